@@ -168,3 +168,13 @@ def test_what_is_known_of_the_runs_is_not_given_again(tmp_path):
     assert done.exit_code == 2 and "its runs are known already" in done.output
     done = added(tmp_path, "csv", "log.csv")
     assert done.exit_code == 2 and "the log reaches from 2026-03-01 01:00:00" in done.output
+
+
+def test_a_run_and_its_copy_with_the_meter_are_no_repeats(tmp_path):
+    recorded(tmp_path / "records" / "a")
+    wattmeter(tmp_path / "log.csv", 0.0)
+    assert added(tmp_path, "csv", "log.csv", "--node", "host").exit_code == 0
+    once = run("forecast", "--records", tmp_path / "out", "--json")
+    assert once.exit_code == 0, once.output
+    both = run("forecast", "--records", tmp_path)
+    assert both.exit_code == 2 and "twice" in both.output and "records/a" in both.output

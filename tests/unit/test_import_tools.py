@@ -211,6 +211,21 @@ def test_jpwr(tmp_path):
     }
 
 
+def test_gpus_that_each_rank_has_read_with_jpwr_count_once(tmp_path):
+    text = (MADE / "power.vm.12851.csv").read_text()
+    for folder, names in {
+        "ranks": "power.0.csv power.1.csv",
+        "suffix": "power.0.vm.8.csv power.1.vm.9.csv",
+    }.items():
+        (tmp_path / folder).mkdir()
+        for name in names.split():
+            (tmp_path / folder / name).write_text(text)
+        line = refused("jpwr", tmp_path / folder, tmp_path / "out")
+        assert names.split()[1] in line
+    imported("jpwr", tmp_path / "suffix" / "power.1.vm.9.csv", tmp_path / "out", "--epochs", 1)
+    assert info(tmp_path / "out" / "net").nodes == ["vm"]
+
+
 def test_jpwr_on_grace_hopper_counts_the_module_and_nothing_twice(tmp_path):
     columns = {
         "pynvml:0": 400.0,
@@ -362,7 +377,10 @@ def test_prometheus_gauges_and_counters(tmp_path):
         for n in (1, 2)
         for g in "01"
     ]
-    imported("prometheus", answer(tmp_path / "dcgm.json", *dcgm), tmp_path / "dcgm", *between())
+    file = answer(tmp_path / "dcgm.json", *dcgm)
+    imported("prometheus", file, tmp_path / "dcgm", *between(), "--accelerators", 2)
+    line = refused("prometheus", file, tmp_path / "no", *between(), "--accelerators", 8)
+    assert "readings of 2 GPUs of n1, and a node has 8" in line
     found = row(tmp_path / "dcgm" / "net")
     assert (found["nodes"], found["energy_covers"]) == (2, "gpu")
     assert found["energy_j"] == pytest.approx(2 * expected_j(), rel=0.01)

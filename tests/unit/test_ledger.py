@@ -93,7 +93,10 @@ def test_the_commands_keep_and_judge(runs, tmp_path):
     costs = [row for row in verdict["summary"] if row["quantity"] == "cost"]
     assert [row["currency"] for row in costs] == ["EUR", "JPY"] and "cost in JPY: " in said.output
     assert costs[0]["missed"] == pytest.approx(costs[1]["missed"])
-    assert len(verdict["settings"]) == 2 * len({row["workload"] for row in verdict["settings"]})
+    # Each setting was forecast twice, and ran once.
+    workloads = {row["workload"] for row in verdict["settings"]}
+    assert len(verdict["settings"]) == 2 * len(workloads)
+    assert {row["settings"] for row in verdict["summary"]} == {len(workloads)}
 
 
 def test_intervals_widen_once_forecasts_that_were_kept_missed_what_ran(runs, tmp_path):

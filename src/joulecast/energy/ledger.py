@@ -121,6 +121,8 @@ def _asked_again(row: _Row) -> Scales:
 
 
 _Setting = tuple[str, str, int, str]
+_SETTING = ("workload", "platform", "nodes", "batch_size", "work")
+"""What is the same in several forecasts of one setting. The last of them counts."""
 
 
 def _measured(runs: KnownRuns, question: Scales, prices: Prices) -> dict[_Setting, dict[str, Any]]:
@@ -166,8 +168,9 @@ def judge_ledger(ledger: Path, records: Sequence[Path]) -> dict[str, Any]:
         (``time_error_percent``), and whether the real value was inside the interval (``time_inside``).
         ``summary`` has a row for each quantity, and for each ``currency`` of the cost: ``settings``,
         ``mape_percent``, ``bias_percent``, ``covered_percent``, and ``missed`` (how much more was used than
-        forecast, in total). ``waiting`` has the forecasts of settings that did not run. ``had_run`` is the
-        number of rows whose setting had already run when the forecast was made. These rows are not judged.
+        forecast, in total). Of several forecasts of a setting, the last counts. ``waiting`` has the forecasts
+        of settings that did not run. ``had_run`` is the number of rows whose setting had already run when the
+        forecast was made. These rows are not judged.
 
     Raises:
         JoulecastError: the ledger is not valid, or no record can be read.
@@ -229,9 +232,8 @@ def widths_by_ledger(ledger: Path, records: Sequence[Path]) -> dict[str, float]:
     """
     if not ledger.exists():
         return {}
-    # Of several forecasts of one setting, the last one counts.
     settings = {
-        tuple(row[name] for name in ("workload", "platform", "nodes", "batch_size", "work")): row
+        tuple(row[name] for name in _SETTING): row
         for row in judge_ledger(ledger, records)["settings"]
     }
     found = {}
@@ -286,6 +288,7 @@ def _summary(settings: list[dict[str, Any]]) -> list[dict[str, Any]]:
         for currency, of in known.groupby("currency") if quantity == "cost" else [(None, known)]:
             if of.empty:
                 continue
+            of = of.drop_duplicates([*_SETTING], keep="last")
             inside = of[f"{quantity}_inside"].dropna().astype(float)
             rows.append(
                 {

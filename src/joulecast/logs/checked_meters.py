@@ -132,7 +132,8 @@ def _check_watts(
         findings.leave_out(
             "implausible watts",
             f"{meter.file}: {load_w:.4g} W for most of the run, {of} under load draws {least_w:g} to "
-            f"{most_w:g} W; if its unit is another, say --unit, if it is of a small board, --covers module",
+            f"{most_w:g} W; if its unit is another, say --unit, if it is of a small board, `import csv` has "
+            "--covers module",
         )
 
 

@@ -41,6 +41,8 @@ _AROUND_S = 600.0
 """What a meter reads so long before and after a run shows its clock, and what the node draws idle."""
 _TOUCH_S = 1.5
 """Runs that follow each other may overlap by so much: some logs have whole seconds."""
+_OF_EACH_GPU = ("csv", "nvidia-smi", "prometheus", "zeus")
+"""Kinds of logs in which a device that covers a GPU is one GPU. The sensors of jpwr may be dies of one."""
 _MOST_FILES = 10_000
 _MOST_RUNS = 100_000
 
@@ -419,9 +421,9 @@ def _refuse_other_gpus(
 
     Its energy would look like that of the run's GPUs.
     """
-    if kind != "nvidia-smi" or facts.accelerators is None:
+    if kind not in _OF_EACH_GPU or facts.accelerators is None:
         return
-    for node, count in Counter(m.node for m in meters if m.covers == "gpu").items():
+    for node, count in Counter(m.node for m in meters if m.covers == "gpu" and m.device).items():
         if count != facts.accelerators:
             raise JoulecastError(
                 f"{source}: has readings of {counted(count, 'GPU')} of {node}, and a node has "

@@ -187,9 +187,10 @@ def record_of(run: ImportedRun) -> tuple[RunRecord, Repeat | None]:
         run.intervals, run.init_s, run.run_s, run.global_batch_size, run.train_samples
     )
     if run.run_s is not None and not work:
-        run.findings.remark(
-            "work unknown", "no epoch was finished and no evaluation counts samples"
-        )
+        why = "no epoch was finished and no evaluation counts samples"
+        if run.is_of_tool:
+            why = "no fit uses the run; give --epochs, --samples or --steps"
+        run.findings.remark("work unknown", why)
     metered = list(dict.fromkeys(info.node for info in infos))
     spec = _spec(run, unit, max(1, run.nodes or len(metered)))
     start_s, stop_s = run.run_s or (0.0, 0.0)
@@ -380,8 +381,8 @@ def _kind(text: str) -> str:
 
 
 def fact_of(record: RunRecord) -> str:
-    """A line about a run: its time, its nodes, its energy, and how far the clock of its meters is off, if
-    this is known."""
+    """A line about a run: its time, its nodes, its energy, how far the clock of its meters is off, if this is
+    known, and whether its work is not known."""
     info, outcome = record.info, record.info.outcome
     nodes = counted(len(info.nodes), "node")
     parts = [f"{outcome.stop_s - outcome.start_s:.6g} s on {nodes}"]
@@ -395,5 +396,5 @@ def fact_of(record: RunRecord) -> str:
         parts.append(f"{joules:.6g} J of {metering.covers} ({metering.source})")
     else:
         parts.append(f"no energy: {metering.why_not}")
-    parts += [remark for remark in info.remarks if remark.startswith("clock lag")]
+    parts += [remark for remark in info.remarks if remark.startswith(("clock lag", "work unknown"))]
     return f"{info.spec.run}: {', '.join(parts)}"

@@ -1,7 +1,8 @@
 """Readings of jpwr, which CARAML and others use: ``power.*.csv`` or ``power.*.h5``.
 
 A file has the readings of one process of a node. Its name ends with the node and the number of the
-process, or with the rank. A file of energies (``energy.*``) has no times, and is not read.
+process, or with the rank. In front of the node, ``--df-suffix`` may have put the rank. A file of energies
+(``energy.*``) has no times, and is not read.
 """
 
 import re
@@ -23,24 +24,25 @@ _COVERS: tuple[tuple[str, Covers | None], ...] = (
     (r"gh:", None),
     (r"(pynvml|rocm|gc|hbm|nvidia|amd)", "gpu"),
 )
-_NAME = re.compile(r"power\.?(.*?)(?:\.\d+)?\.(?:csv|h5|hdf5)(?:\.gz)?", re.IGNORECASE)
+_NAME = re.compile(r"power\.?(?:\d+\.)?(.*?)(?:\.\d+)?\.(?:csv|h5|hdf5)(?:\.gz)?", re.IGNORECASE)
 
 
 def read(file: Path, options: LogOptions) -> Log:
     """The power of each device of a node.
 
     Raises:
-        JoulecastError: the file is not from jpwr. The error names line and column.
+        JoulecastError: the file is not from jpwr; or it is named by rank, and the number of nodes is not
+            known. The error names line and column.
     """
     is_hdf5 = file.suffix in (".h5", ".hdf5")
     columns = _of_hdf5(file) if is_hdf5 else _of_table(file, options)
     match = _NAME.fullmatch(file.name)
     node = options.node or (match[1] if match and match[1] else options.node_of(file))
     log = Log()
-    if node.isdecimal() and options.node is None:
-        log.remarks.append(
-            f"named by rank: {file.name}; where ranks of one node have read the same devices, import "
-            "one of them"
+    if node.isdecimal() and int(node) and options.node is None and options.nodes is None:
+        raise JoulecastError(
+            f"{file}: is named by rank, and each rank reads all devices of its node; import the file of one "
+            "rank of each node, and give --nodes"
         )
     for name, (times, watts) in columns.items():
         covers = next((c for pattern, c in _COVERS if re.match(pattern, name, re.IGNORECASE)), None)

@@ -206,7 +206,7 @@ def _joined(one: LoggedMeter, other: LoggedMeter) -> LoggedMeter:
         named = one.node if one.device is None else f"{one.node}, {one.device}"
         raise JoulecastError(
             f"{other.file}: has readings of {named} at times of which {one.file} has some too; two nodes "
-            "of one name? import the files one by one with --node NAME"
+            "of one name? import the files one by one with --node NAME; one node? import one of the files"
         )
     both: dict[str, Any] = {
         name: np.concatenate([getattr(first, name), getattr(then, name)])

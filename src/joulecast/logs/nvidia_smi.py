@@ -63,7 +63,10 @@ def read(file: Path, options: LogOptions) -> Log:
         if column == power or np.isfinite(watts).any()
     ]
     if not found:
-        raise JoulecastError(f"{file}: holds no reading; expected: {_WHAT}")
+        raise JoulecastError(
+            f"{file}: has no line with a time as nvidia-smi writes it (2026/05/02 10:00:00.000); `import "
+            "csv` reads other times"
+        )
     log = Log(form=found[0][2].form)
     for column, names, times, watts in found:
         if device is None:

@@ -64,7 +64,10 @@ def read_scalars(file: Path) -> list[tuple[int, float]]:
     except (IndexError, KeyError, TypeError, AttributeError, ValueError, struct.error):
         raise JoulecastError(f"{file}: is no {what}, or is damaged") from None
     if not by_name:
-        raise JoulecastError(f"{file}: has no scalars, as {writer} them")
+        raise JoulecastError(
+            f"{file}: has no scalars, as {writer} them (others, such as Keras, are not read); write start, "
+            "stop and samples of the run into a table of runs by hand"
+        )
     return max(sorted(by_name.items()), key=lambda scalar: len(scalar[1]))[1]
 
 

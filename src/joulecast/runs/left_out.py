@@ -36,8 +36,8 @@ def runs_to_fit(folders: Sequence[Path]) -> pd.DataFrame:
     """The runs table of some records. A run that fits leave out has the reason in its row.
 
     Raises:
-        JoulecastError: no training run is left to fit (the error says why each was left out); or different
-            trainings have the same name; or different machines have the same name.
+        JoulecastError: no training run is left to fit (the error says why each was left out); or a run is
+            there twice; or different trainings have the same name; or different machines have the same name.
     """
     runs = observe_all(folders)
     if runs.empty:
@@ -54,6 +54,7 @@ def runs_to_fit(folders: Sequence[Path]) -> pd.DataFrame:
     if not is_training(used(runs)).any():
         reasons = "; ".join(f"{out['run']}: {out['reason']}" for out in left_out(runs))
         raise JoulecastError(f"no training run is left to fit ({reasons})")
+    _refuse_copies(used(runs))
     _refuse_two_of_one_name(used(runs))
     _refuse_two_machines(used(runs))
     return runs
@@ -86,6 +87,21 @@ def _of_one_unit(runs: pd.DataFrame) -> pd.DataFrame:
         )
         runs = _marked(runs, pd.Series(other, index=runs.index), "another unit of work", words)
     return runs
+
+
+def _refuse_copies(runs: pd.DataFrame) -> None:
+    """Raise an error if two records are of one run, such as a backup, or a copy with one more meter. The copy
+    would count as a repeat."""
+    found: dict[tuple[str, str, str], str] = {}
+    same = runs.duplicated(["run", "workload", "total_s"], keep=False)
+    for row in runs[same].itertuples():
+        started = read_info(Path(row.folder)).started_utc
+        other = found.setdefault((row.run, row.workload, started), row.folder)
+        if started and other != row.folder:
+            raise JoulecastError(
+                f"{row.run} is there twice: {other} and {row.folder}; give a folder that has one of them "
+                "(--records)"
+            )
 
 
 def _refuse_two_of_one_name(runs: pd.DataFrame) -> None:

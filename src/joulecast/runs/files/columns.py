@@ -90,7 +90,9 @@ def checked_table(table: "pd.DataFrame", columns: Schema, origin: str) -> "pd.Da
 
 def _require(there: Collection[str], columns: Schema, origin: str) -> None:
     if missing := [name for name in columns if name not in there]:
-        raise JoulecastError(f"{origin}: lacks the columns {', '.join(missing)}")
+        raise JoulecastError(
+            f"{origin}: lacks the columns {', '.join(missing)}; it has {', '.join(map(str, there))[:200]}"
+        )
 
 
 def _wrong(values: "pd.Series", bad: Any, column: Column, origin: str) -> NoReturn:
