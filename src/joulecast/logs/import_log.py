@@ -214,8 +214,8 @@ def windows(log: Log, source: Path, rows: Sequence[RunFacts], usual: RunFacts) -
     for window in found:
         if not window.stop_s > window.start_s:
             raise JoulecastError(
-                f"{source}: run {window.name} stops before it starts, or takes no time; correct its times, or "
-                "name the other runs alone (--run, --runs)"
+                f"{source}: run {window.name} stops before it starts, or takes no time; correct its times, "
+                "or name the other runs alone (--run, --runs)"
             )
     return [
         replace(window, facts=replace(window.facts, run=name))
