@@ -456,6 +456,10 @@ def test_the_table_of_dmon_is_read_too(tmp_path):
     imported("nvidia-smi", log, tmp_path / "out", *between(), "--timezone", "UTC")
     found = row(tmp_path / "out" / "net")
     assert found["energy_j"] == pytest.approx(expected_j(), rel=0.02)
+    # As dmon --format csv writes it.
+    log.write_text("\n".join(", ".join(line.split()) for line in text.splitlines()))
+    imported("nvidia-smi", log, tmp_path / "csv", *between(), "--timezone", "UTC")
+    assert row(tmp_path / "csv" / "net")["energy_j"] == found["energy_j"]
     log.write_text("# gpu    pwr\n# Idx      W\n    0     99\n")
     assert "-o DT" in refused("nvidia-smi", log, tmp_path / "no", *between())
 

@@ -213,7 +213,10 @@ def windows(log: Log, source: Path, rows: Sequence[RunFacts], usual: RunFacts) -
         found = [_window(log, source, usual)]
     for window in found:
         if not window.stop_s > window.start_s:
-            raise JoulecastError(f"{source}: run {window.name} stops before it starts")
+            raise JoulecastError(
+                f"{source}: run {window.name} stops before it starts, or takes no time; correct its times, "
+                "or name the other runs alone (--run, --runs)"
+            )
     return [
         replace(window, facts=replace(window.facts, run=name))
         for window, name in zip(found, each_once([w.name for w in found]), strict=True)

@@ -94,7 +94,8 @@ def read(file: Path, options: LogOptions) -> Log:
 def _read_dmon(file: Path, options: LogOptions) -> Log:
     """The table of ``nvidia-smi dmon``. Its columns have spaces between them, and its head is repeated."""
     lines = enumerate(read_text(file, _WHAT, MAX_LOG_BYTES).splitlines(), start=1)
-    cells = [(number, line.split()) for number, line in lines if line.strip()]
+    # With --format csv, there are commas, too.
+    cells = [(number, line.replace(",", " ").split()) for number, line in lines if line.strip()]
     head = [name.lstrip("#").lower() for name in cells[0][1] if name != "#"]
     if missing := [name for name in _DMON if name not in head]:
         raise JoulecastError(
