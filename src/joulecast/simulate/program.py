@@ -300,6 +300,7 @@ class ProgramBuilder:
         gradients: dict[str, WeightGradient] = {}
         again: set[str] = set()
         gathered: list[int] = []
+        inputs: set[tuple[str, Layout]] = set()
         mine = [] if self.inference else self.items[stage]
         for item in reversed(mine):
             if item.recompute and item.recompute not in again:
@@ -310,7 +311,7 @@ class ProgramBuilder:
             if not item.split.has_backward:
                 continue
             step = Step(item, "backward", needs=gathered)
-            gathered = self._gather_again(phase, item)
+            gathered = self._gather_again(phase, item, inputs)
             for access in item.op.writes:
                 want = whole(self.written[access.tensor][1])
                 step.needs += self._sum_gradients(phase, access.tensor, want, stage, done)
@@ -325,10 +326,17 @@ class ProgramBuilder:
             self._send_back(phase, item, stage, done)
         return phase, list(gradients.values())
 
-    def _gather_again(self, phase: Phase, item: PlacedOp) -> list[int]:
+    def _gather_again(
+        self, phase: Phase, item: PlacedOp, known: set[tuple[str, Layout]]
+    ) -> list[int]:
         """Gather the input of a product from its shards again, while the gradient of this input is computed.
 
         The gradient of the weights needs it, in the second half of the step. So the next step waits for it.
+        What all-to-alls brought to experts was kept.
+
+        Args:
+            known: inputs that other products of this backward have gathered again. Queries, keys and values
+                share one. The input is added.
         """
         messages: list[int] = []
         if not self.shards_kept or item.op.kind != "linear":
@@ -337,7 +345,10 @@ class ProgramBuilder:
             if access.tensor in self.written:
                 _, have = self.written[access.tensor]
                 want = self._read(access, item)
-                if "partial" not in dict(have).values():
+                changes = conversion(self.graph.tensors[access.tensor], have, want, self.mesh)
+                is_gather = {kind for kind, *_ in changes} == {"all_gather"}
+                if is_gather and (access.tensor, want) not in known:
+                    known.add((access.tensor, want))
                     after = len(phase.steps) - 1
                     messages += self._convert(phase, access.tensor, have, want, after, "again ")
         return messages
