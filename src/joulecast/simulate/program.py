@@ -53,11 +53,11 @@ class StageProgram:
         """For each weight: the bytes with which a device computes, and how its training state is sharded."""
         return {name: weight for _, name, weight in reversed(self._reads)}
 
-    def _sharded(self, zero: int) -> dict[str, dict[str, Sharding]]:
-        """For each block, by name, the weights that are kept in shards at a level of ZeRO."""
+    def _sharded(self, least: int) -> dict[str, dict[str, Sharding]]:
+        """For each block, by name, the weights that are sharded at least at this level of ZeRO."""
         found: dict[str, dict[str, Sharding]] = {}
         for unit, name, weight in self._reads:
-            if weight.zero == zero and weight.axis:
+            if weight.zero >= least and weight.axis:
                 found.setdefault(unit, {})[name] = weight
         return found
 
@@ -67,6 +67,11 @@ class StageProgram:
         return self._sharded(3)
 
     @cached_property
+    def scattered(self) -> dict[str, dict[str, Sharding]]:
+        """For each block, the weights whose gradients are scattered after it (ZeRO-2 and 3)."""
+        return self._sharded(2)
+
+    @cached_property
     def _plain_forward(self) -> Phase:
         return self._builder.forward(self.stage)
 
@@ -74,12 +79,9 @@ class StageProgram:
     def first_forward(self) -> Phase:
         """Forward pass of the first micro-batch. It gathers weights, which are then kept for the whole step
         (ZeRO-2)."""
-        kept = self._sharded(2)
-        if not kept:
+        if self.scattered == self.gathered:
             return self.forward
-        units = dict.fromkeys([*kept, *self.gathered])
-        weights = {u: kept.get(u, {}) | self.gathered.get(u, {}) for u in units}
-        return gather_weights(self._plain_forward, weights)
+        return gather_weights(self._plain_forward, self.scattered)
 
     @cached_property
     def forward(self) -> Phase:
