@@ -59,6 +59,9 @@ def test_tokens_go_to_their_experts_once_also_with_sequence_parallelism() -> Non
     # A device has half of the sequence. Tokens go over two replicas, and over two tensor ranks.
     tokens = 2 * SEQUENCE / 2 * TOP_K * HIDDEN * 4
     assert sent(simulated, "all_to_all") == pytest.approx(LAYERS * 4 * tokens * (1 / 2 + 1 / 2))
+    # Only attention and the output layer need whole sequences: forward, and twice backward. Routers do not.
+    whole = 2 * SEQUENCE * HIDDEN * 4
+    assert sent(simulated, "all_gather") == pytest.approx(3 * (LAYERS + 1) * whole / 2)
 
 
 @pytest.mark.parametrize("size", [2, 4, 8])
