@@ -344,6 +344,14 @@ def test_a_target_that_no_batch_size_reaches_ends_by_the_number_of_tries(name: s
         best_configuration(trace)
 
 
+@pytest.mark.parametrize("name", ["zeus", "curve"])
+def test_a_batch_size_that_often_fails_is_not_kept_for_its_short_runs(name: str) -> None:
+    trace = a_trace({16: (5, None), 32: (6,)}, 32, max_epochs=100)
+    for seed in range(5):
+        for done in last(trace, make_policy(name, trace.space()), 30, seed)[-3:]:
+            assert (done.batch_size, done.tries) == (32, 1)
+
+
 @pytest.mark.parametrize("eta", [0, 0.5, 1])
 def test_a_batch_size_that_never_reaches_the_target_is_not_the_cheapest(eta: float) -> None:
     trace = a_trace({8: (None,), 16: (5,), 32: (9,)}, 32)

@@ -10,7 +10,7 @@ the edge of the tried ones, the next ones are tried.
 
 import random
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import inf, log, sqrt
 
 from joulecast.errors import JoulecastError
@@ -62,9 +62,16 @@ class NarrowLimits(LimitChooser):
 class _Size:
     """What the trials of one batch size say."""
 
-    epochs: list[float]
+    epochs: list[float] = field(default_factory=list)
+    """Of the trials that reached the target."""
+    failed_epochs: list[float] = field(default_factory=list)
     cost_of_epoch: float = inf
     stopped_at: float = 0.0
+
+    @property
+    def cost(self) -> float:
+        """Mean cost of reaching the target, with the tries that failed."""
+        return self.cost_of_epoch * sum(self.epochs + self.failed_epochs) / len(self.epochs)
 
 
 class Curve:
@@ -109,7 +116,7 @@ class Curve:
         worked = {b: size for b, size in known.items() if size.epochs and size.cost_of_epoch < inf}
         if not worked:
             return self._first(history)
-        costs = {b: s.cost_of_epoch * sum(s.epochs) / len(s.epochs) for b, s in worked.items()}
+        costs = {batch: size.cost for batch, size in worked.items()}
         best = min(costs, key=lambda batch: costs[batch])
         if is_last_cost_unknown(history):
             return self._limits.proposal(history, best, inf, "best")
@@ -145,16 +152,17 @@ class Curve:
         """What is known of each batch size; the newest trial gives the cost of an epoch."""
         known: dict[int, _Size] = {}
         for trial in trials:
-            size = known.setdefault(trial.proposal.batch_size, _Size([]))
+            size = known.setdefault(trial.proposal.batch_size, _Size())
             if trial.cost is None:
                 continue
             if trial.reached:
                 size.epochs.append(trial.epochs)
-                if self._window is not None:
-                    del size.epochs[: -self._window]
             else:
+                size.failed_epochs.append(trial.epochs)
                 bound = trial.proposal.cost_bound
                 size.stopped_at = max(size.stopped_at, trial.cost, bound if bound < inf else 0.0)
+            if self._window is not None:
+                del size.epochs[: -self._window], size.failed_epochs[: -self._window]
             if trial.limits:
                 at_limits = [
                     self._space.cost.of(epoch.time_s, epoch.energy_j)
