@@ -195,6 +195,12 @@ def test_zero_divides_training_state() -> None:
     # Level 3 keeps a quarter, and gathers two layers at a time. From level 2 on, one layer has its whole
     # gradient until it is scattered.
     assert by_level[3].weights_bytes == MB + 2 * MB
+    # A large layer is gathered once, however small its neighbours are.
+    whole, gathered = (
+        run(op_graph("vgg16"), cluster_of(), f"dp=4,zero={level}").memory[0].weights_bytes
+        for level in (2, 3)
+    )
+    assert gathered < 1.25 * whole
 
 
 def test_max_min_sharing() -> None:

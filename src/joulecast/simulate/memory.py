@@ -10,8 +10,9 @@ Weights, gradients and optimizer state are added. ZeRO says how these are sharde
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Collection, Hashable, Iterable, Mapping
+from collections.abc import Collection, Hashable, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 
 from joulecast.graphs.costs import bytes_of, extra_kept, kept_for_backward, part_of
 from joulecast.graphs.opgraph import OpGraph
@@ -289,15 +290,14 @@ def _activations(
     return peak, where
 
 
-def _largest_block(
-    sharded: Iterable[Mapping[str, Mapping[str, Sharding]]], without: Collection[str]
-) -> float:
-    """Bytes of the whole weights of the largest block in some programs, ``without`` some weights."""
-    blocks = [weights for of_program in sharded for weights in of_program.values()]
-    return max(
-        (sum(w.bytes for name, w in weights.items() if name not in without) for weights in blocks),
-        default=0.0,
-    )
+def _block_sizes(
+    blocks: Mapping[str, Mapping[str, Sharding]], without: Collection[str]
+) -> list[float]:
+    """Bytes of the whole weights of each block, ``without`` some weights."""
+    return [
+        sum(w.bytes for name, w in weights.items() if name not in without)
+        for weights in blocks.values()
+    ]
 
 
 def _gathered(programs: list[StageProgram]) -> float:
@@ -310,8 +310,8 @@ def _gathered(programs: list[StageProgram]) -> float:
         blocks = Counter(name for weights in program.gathered.values() for name in weights)
         for weights in program.gathered.values():
             shared |= {name: w.bytes for name, w in weights.items() if blocks[name] > 1}
-    largest = _largest_block((program.gathered for program in programs), shared)
-    return 2 * largest + sum(shared.values())
+    sizes = [[0.0, *_block_sizes(program.gathered, shared), 0.0] for program in programs]
+    return max(sum(pair) for each in sizes for pair in pairwise(each)) + sum(shared.values())
 
 
 def _kept(weight: Sharding, level: int) -> float:
@@ -349,7 +349,7 @@ def memory_of(
     gradients = sum(weight.bytes for weight in trained)
     if strategy.micro_batches == 1 or strategy.scatter == "each":
         gradients = sum(_kept(weight, 2) for weight in trained)
-        gradients += _largest_block((program.scattered for program in programs), frozen)
+        gradients += max(max(_block_sizes(p.scattered, frozen), default=0.0) for p in programs)
     if strategy.devices == 1 and strategy.micro_batches == 1 and not training.precision.half:
         # Plain PyTorch on one GPU allocates its gradients in each step: ``zero_grad`` frees them. Wrappers
         # and frameworks keep buffers.
