@@ -277,7 +277,7 @@ def write_gpu_tables(
         folder / "simulator_real_gpus",
         "The simulator on real GPUs",
         [
-            "Measured steps, and predictions from the GPU's description and kernels of other GPUs. The first "
+            "Measured steps, and predictions from the GPU's data sheet and fitted constants. The first "
             "row of each data set is its mean.",
             f"{settings}.",
             "`one_step_error_percent`: the error after a correction by one other row of the same data, GPU "
