@@ -54,6 +54,16 @@ def test_tokens_go_all_to_all_before_and_behind_the_experts(size: int, rest: str
     assert sent(simulated, "all_to_all") == pytest.approx(LAYERS * 4 * tokens * (size - 1) / size)
 
 
+def test_tokens_go_to_their_experts_once_also_with_sequence_parallelism() -> None:
+    simulated = mixture("dp=4,tp=2,ep=4,sp")
+    # A device has half of the sequence. Tokens go over two replicas, and over two tensor ranks.
+    tokens = 2 * SEQUENCE / 2 * TOP_K * HIDDEN * 4
+    assert sent(simulated, "all_to_all") == pytest.approx(LAYERS * 4 * tokens * (1 / 2 + 1 / 2))
+    # Only attention and the output layer need whole sequences: forward, and twice backward. Routers do not.
+    whole = 2 * SEQUENCE * HIDDEN * 4
+    assert sent(simulated, "all_gather") == pytest.approx(3 * (LAYERS + 1) * whole / 2)
+
+
 @pytest.mark.parametrize("size", [2, 4, 8])
 def test_experts_are_divided_and_summed_over_what_holds_copies(size: int) -> None:
     plain, split = mixture("dp=8"), mixture(f"dp=8,ep={size}")

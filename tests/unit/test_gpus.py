@@ -85,6 +85,8 @@ def test_a_node_is_described_behind_the_colon() -> None:
     assert (cluster.devices_per_node, inner.name, inner.joins) == (4, "pcie", 4)
     assert outer.bytes_per_s == pytest.approx(2 * 200e9 / 8, rel=0.2)
     assert len(find_platform("l4:gpus=1").require_cluster().links) == 1
+    half, whole = (find_platform(name).require_cluster() for name in ("h100:gpus=4", "h100"))
+    assert 2 * half.links[-1].bytes_per_s == whole.links[-1].bytes_per_s
 
 
 @pytest.mark.parametrize(

@@ -162,6 +162,7 @@ def test_a_mixture_with_latent_attention(tmp_path: Path) -> None:
         ({"model_type": "qwen3_moe"}, "num_experts is missing"),
         ({"hidden_act": "relu"}, "the activation relu is not known for llama"),
         ({"mlp_only_layers": [1], "model_type": "qwen3_moe"}, "mlp_only_layers"),
+        ({"kv_lora_rank": 32, "qk_nope_head_dim": 48, "v_head_dim": 32}, "qk_nope_head_dim: 48"),
     ],
 )
 def test_what_is_not_known_is_refused_with_the_file(

@@ -87,9 +87,11 @@ def test_folded_equals_unfolded_with_many_micro_batches(
         assert counted(folded, number) == counted(unfolded, first)
 
 
-def test_sequence_parallelism_scatters_and_gathers_in_place_of_sums() -> None:
+# Llama's queries, keys and values are three products of one input.
+@pytest.mark.parametrize("network", ["gpt2", "llama:layers=12,hidden=64,heads=4,sequence=64"])
+def test_sequence_parallelism_scatters_and_gathers_in_place_of_sums(network: str) -> None:
     plain, split = (
-        simulate(op_graph("gpt2"), cluster_of(per_node=4), parse_strategy(text), 2)
+        simulate(op_graph(network), cluster_of(per_node=4), parse_strategy(text), 2)
         for text in ("tp=4", "tp=4,sp")
     )
     sums = counted(plain)["all_reduce"]

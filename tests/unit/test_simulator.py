@@ -191,8 +191,9 @@ def test_zero_divides_training_state() -> None:
     graph = chain(4, gradient_bytes=MB)
     by_level = [run(graph, cluster_of(), f"dp=4,zero={level}").memory[0] for level in range(4)]
     assert [m.optimizer_bytes for m in by_level] == [4 * MB, MB, MB, MB]
-    assert [m.gradients_bytes for m in by_level] == [4 * MB, 4 * MB, MB, MB + MB]
-    # Level 3 keeps a quarter, and gathers two layers at a time; one has its whole gradient.
+    assert [m.gradients_bytes for m in by_level] == [4 * MB, 4 * MB, MB + MB, MB + MB]
+    # Level 3 keeps a quarter, and gathers two layers at a time. From level 2 on, one layer has its whole
+    # gradient until it is scattered.
     assert by_level[3].weights_bytes == MB + 2 * MB
 
 
@@ -490,7 +491,7 @@ def test_zero_keeps_whole_gradients_while_micro_batches_add_up() -> None:
     assert once.memory[0].gradients_bytes == 4 * MB
     # FSDP and DeepSpeed scatter after each micro-batch, and add up shards.
     each = run(graph, cluster_of(), "dp=4,zero=2,micro=4")
-    assert each.memory[0].gradients_bytes == MB
+    assert each.memory[0].gradients_bytes == MB + MB
     sent = [_sent(simulated, "gradients") for simulated in (once, each)]
     assert sent == pytest.approx([4 * MB * 3 / 4, 4 * 4 * MB * 3 / 4])
     # No data axis, nothing to shard.

@@ -101,6 +101,12 @@ def read_hugging_face(path: Path) -> tuple[str, dict[str, Any]]:
         raise JoulecastError(
             f"{path}: {found.model_type} is a mixture of experts, and num_experts is missing"
         )
+    scores = content.get("qk_nope_head_dim", found.head_dim)
+    if found.kv_rank and scores != found.head_dim:
+        raise JoulecastError(
+            f"{path}: qk_nope_head_dim: {scores}: only v_head_dim ({found.head_dim}) is known here; capture "
+            "the module itself with `joulecast capture MODULE:FUNCTION`"
+        )
     sizes = found.model_dump(exclude={"model_type"}, exclude_none=True)
     if not found.experts:
         # All layers have the same MLP, and a key behind the path may give it another size.

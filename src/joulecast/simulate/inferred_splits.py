@@ -144,18 +144,25 @@ def split_products(
 
 _BETWEEN = ("layer_norm", "rms_norm", "pow", "dropout", "add")
 """Kinds of ops between two products of tensor parallelism. They compute each position alone."""
-_OF_NORM = ("other", "scale", "multiply")
-"""Kinds of ops in a norm that is written out. They keep the split of their inputs."""
+_FOLLOWING = ("other", "scale", "multiply", "softmax")
+"""Kinds of ops in a norm that is written out, or behind a router. They keep the split of their inputs."""
 
 
-def _sequence_of(op: Op, split: Container[str] = ()) -> Dim | None:
+def _routes(graph: OpGraph, op: Op) -> bool:
+    """Whether an op is the product of a router, which each device computes for its own positions."""
+    readers = [reader.kind for access in op.writes for reader in graph.readers[access.tensor]]
+    return op.kind == "linear" and "softmax" in readers
+
+
+def _sequence_of(graph: OpGraph, op: Op, split: Container[str] = ()) -> Dim | None:
     """The dim along which an op between two products can be split by position.
 
     ``split`` has the tensors that are split in this way.
     """
     dims = [d for d in op.dims if d.name == "sequence" and d.kind is DimKind.OTHER]
-    between = op.kind in _BETWEEN or any(dim.name == "experts" for dim in op.dims)
-    follows = op.kind in _OF_NORM and any(access.tensor in split for access in op.reads)
+    of_experts = any(dim.name == "experts" for dim in op.dims) or _routes(graph, op)
+    between = op.kind in _BETWEEN or of_experts
+    follows = op.kind in _FOLLOWING and any(access.tensor in split for access in op.reads)
     return dims[0] if dims and (between or follows) else None
 
 
@@ -174,7 +181,7 @@ def sequence_length(graph: OpGraph) -> int | None:
     A sequence has tokens, or positions among which attention looks. The rows of a feature map are none.
     """
     lengths = {dim.size for op in graph.ops for dim in op.dims if (op.kind, dim.name) in _POSITIONS}
-    found = (dim.size for op in graph.ops if (dim := _sequence_of(op)) is not None)
+    found = (dim.size for op in graph.ops if (dim := _sequence_of(graph, op)) is not None)
     return next((size for size in found if size in lengths), None)
 
 
@@ -191,7 +198,7 @@ def split_sequence(graph: OpGraph, placements: Placements, axis: str, size: int)
         raise JoulecastError(f"strategy: sp: {graph.name} has no op with a sequence to split")
     split: set[str] = set()
     for op, placement in zip(graph.ops, placements, strict=True):
-        sequence = _sequence_of(op, split)
+        sequence = _sequence_of(graph, op, split)
         if axis in placement or sequence is None:
             continue
         if sequence.size % size:

@@ -10,7 +10,7 @@ Weights, gradients and optimizer state are added. ZeRO says how these are sharde
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Collection, Hashable
+from collections.abc import Collection, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 
 from joulecast.graphs.costs import bytes_of, extra_kept, kept_for_backward, part_of
@@ -289,9 +289,11 @@ def _activations(
     return peak, where
 
 
-def _largest_block(programs: list[StageProgram], without: Collection[str] = ()) -> float:
-    """Bytes of the whole weights of the largest block that is gathered (ZeRO-3), ``without`` some weights."""
-    blocks = [weights for program in programs for weights in program.gathered.values()]
+def _largest_block(
+    sharded: Iterable[Mapping[str, Mapping[str, Sharding]]], without: Collection[str]
+) -> float:
+    """Bytes of the whole weights of the largest block in some programs, ``without`` some weights."""
+    blocks = [weights for of_program in sharded for weights in of_program.values()]
     return max(
         (sum(w.bytes for name, w in weights.items() if name not in without) for weights in blocks),
         default=0.0,
@@ -308,7 +310,8 @@ def _gathered(programs: list[StageProgram]) -> float:
         blocks = Counter(name for weights in program.gathered.values() for name in weights)
         for weights in program.gathered.values():
             shared |= {name: w.bytes for name, w in weights.items() if blocks[name] > 1}
-    return 2 * _largest_block(programs, shared) + sum(shared.values())
+    largest = _largest_block((program.gathered for program in programs), shared)
+    return 2 * largest + sum(shared.values())
 
 
 def _kept(weight: Sharding, level: int) -> float:
@@ -345,7 +348,8 @@ def memory_of(
     # Shards and one whole block. If gradients are added up before they are scattered, all are whole.
     gradients = sum(weight.bytes for weight in trained)
     if strategy.micro_batches == 1 or strategy.scatter == "each":
-        gradients = sum(_kept(weight, 2) for weight in trained) + _largest_block(programs, frozen)
+        gradients = sum(_kept(weight, 2) for weight in trained)
+        gradients += _largest_block((program.scattered for program in programs), frozen)
     if strategy.devices == 1 and strategy.micro_batches == 1 and not training.precision.half:
         # Plain PyTorch on one GPU allocates its gradients in each step: ``zero_grad`` frees them. Wrappers
         # and frameworks keep buffers.

@@ -53,11 +53,11 @@ class StageProgram:
         """For each weight: the bytes with which a device computes, and how its training state is sharded."""
         return {name: weight for _, name, weight in reversed(self._reads)}
 
-    def _sharded(self, zero: int) -> dict[str, dict[str, Sharding]]:
-        """For each block, by name, the weights that are kept in shards at a level of ZeRO."""
+    def _sharded(self, least: int) -> dict[str, dict[str, Sharding]]:
+        """For each block, by name, the weights that are sharded at least at this level of ZeRO."""
         found: dict[str, dict[str, Sharding]] = {}
         for unit, name, weight in self._reads:
-            if weight.zero == zero and weight.axis:
+            if weight.zero >= least and weight.axis:
                 found.setdefault(unit, {})[name] = weight
         return found
 
@@ -67,6 +67,11 @@ class StageProgram:
         return self._sharded(3)
 
     @cached_property
+    def scattered(self) -> dict[str, dict[str, Sharding]]:
+        """For each block, the weights whose gradients are scattered after it (ZeRO-2 and 3)."""
+        return self._sharded(2)
+
+    @cached_property
     def _plain_forward(self) -> Phase:
         return self._builder.forward(self.stage)
 
@@ -74,12 +79,9 @@ class StageProgram:
     def first_forward(self) -> Phase:
         """Forward pass of the first micro-batch. It gathers weights, which are then kept for the whole step
         (ZeRO-2)."""
-        kept = self._sharded(2)
-        if not kept:
+        if self.scattered == self.gathered:
             return self.forward
-        units = dict.fromkeys([*kept, *self.gathered])
-        weights = {u: kept.get(u, {}) | self.gathered.get(u, {}) for u in units}
-        return gather_weights(self._plain_forward, weights)
+        return gather_weights(self._plain_forward, self.scattered)
 
     @cached_property
     def forward(self) -> Phase:
@@ -300,6 +302,7 @@ class ProgramBuilder:
         gradients: dict[str, WeightGradient] = {}
         again: set[str] = set()
         gathered: list[int] = []
+        inputs: set[tuple[str, Layout]] = set()
         mine = [] if self.inference else self.items[stage]
         for item in reversed(mine):
             if item.recompute and item.recompute not in again:
@@ -310,7 +313,7 @@ class ProgramBuilder:
             if not item.split.has_backward:
                 continue
             step = Step(item, "backward", needs=gathered)
-            gathered = self._gather_again(phase, item)
+            gathered = self._gather_again(phase, item, inputs)
             for access in item.op.writes:
                 want = whole(self.written[access.tensor][1])
                 step.needs += self._sum_gradients(phase, access.tensor, want, stage, done)
@@ -325,10 +328,17 @@ class ProgramBuilder:
             self._send_back(phase, item, stage, done)
         return phase, list(gradients.values())
 
-    def _gather_again(self, phase: Phase, item: PlacedOp) -> list[int]:
+    def _gather_again(
+        self, phase: Phase, item: PlacedOp, known: set[tuple[str, Layout]]
+    ) -> list[int]:
         """Gather the input of a product from its shards again, while the gradient of this input is computed.
 
         The gradient of the weights needs it, in the second half of the step. So the next step waits for it.
+        What all-to-alls brought to experts was kept.
+
+        Args:
+            known: inputs that other products of this backward have gathered again. Queries, keys and values
+                share one. The input is added.
         """
         messages: list[int] = []
         if not self.shards_kept or item.op.kind != "linear":
@@ -337,7 +347,10 @@ class ProgramBuilder:
             if access.tensor in self.written:
                 _, have = self.written[access.tensor]
                 want = self._read(access, item)
-                if "partial" not in dict(have).values():
+                changes = conversion(self.graph.tensors[access.tensor], have, want, self.mesh)
+                is_gather = {kind for kind, *_ in changes} == {"all_gather"}
+                if is_gather and (access.tensor, want) not in known:
+                    known.add((access.tensor, want))
                     after = len(phase.steps) - 1
                     messages += self._convert(phase, access.tensor, have, want, after, "again ")
         return messages

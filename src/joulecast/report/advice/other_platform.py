@@ -131,7 +131,10 @@ def _known(runs: pd.DataFrame, asked: ForecastRequest) -> _Known:
     named = [str(first[name]) for name in ("platform", "accelerator") if name in runs]
     named += [name for host in info.hosts for name in host.get("gpus", [])]
     gpu = next(filter(None, map(gpu_in, named)), None)
-    platform = asked.ran_on or (gpu and per_node and f"{gpu}:gpus={per_node}") or gpu or named[0]
+    # A host of a rack (GB200) is not described alone: NVLink joins it to the other hosts.
+    if gpu and per_node and per_node != simulated_platform(gpu).require_cluster().host_devices:
+        gpu = f"{gpu}:gpus={per_node}"
+    platform = asked.ran_on or gpu or named[0]
     network = asked.graph.get(str(first["network"]), str(first["network"]))
     try:
         network_for(network, training_of(precision, "adam", False, None), None)

@@ -5,7 +5,8 @@ can say how many GPUs the node has, what links them, and which network cards it 
 
     gpus=4          GPUs of a node, 1 to 72
     link=nvlink     nvlink, fabric (AMD) or pcie: what joins the GPUs of a node
-    nics=4x200      network cards of a node, each of so many Gbit/s
+    nics=4x200      network cards of a node, each of so many Gbit/s; by default as many for each GPU as the
+                    maker's node has
 """
 
 import re
@@ -223,7 +224,11 @@ def _options(text: str, gpu: Gpu) -> tuple[int, str, int, float]:
         raise JoulecastError(
             f"platform `{text}`: nics={given.get('nics')}: give number and Gbit/s, such as 4x200"
         )
-    return int(count), link, int(nics[1]), float(nics[2])
+    cards = int(nics[1])
+    if "nics" not in given:
+        # A smaller node has its share of the cards of the maker's node.
+        cards = max(1, cards * min(int(count), gpu.per_node) // gpu.per_node)
+    return int(count), link, cards, float(nics[2])
 
 
 def _link_gb_per_s(text: str, gpu: Gpu, link: str) -> float:
