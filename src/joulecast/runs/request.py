@@ -310,7 +310,7 @@ class WithPrices(NodePrices, Request):
 
     prices: Path | None = Field(
         default=None,
-        description="Configuration file with a section `prices`. An option for a price has precedence over it.",
+        description="Configuration file with a section `prices`. An option for a price overrides it.",
     )
 
 
