@@ -91,6 +91,7 @@ def metered_table() -> pd.DataFrame:
         judges="models",
         best_rival=is_ours.map({True: "Fan", False: None}),
         best_rival_percent=beside.where(is_ours),
+        better_by_points=(beside - table["mape_percent"]).where(is_ours),
     )
 
 

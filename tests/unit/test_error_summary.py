@@ -246,6 +246,9 @@ def test_workloads_never_seen_on_many_nodes_are_predicted_within_two_percent(sub
     assert mape["MC2"] <= 2.0 and mape["MC2"] == min(mape.values())
     covered = next(r["covered_percent"] for r in told["summary"] if r["model"] == "MC2")
     assert covered >= 80
+    best = told["against_best_rival"]
+    assert (best["rival"], best["settings"]) == ("energy power law", 3), "on what both predict"
+    assert abs(best["better_by_points"]) < 0.5
     ablated = {row["model"]: row["mape_percent"] for row in told["ablation"]}
     for term in ("no partial duty (kappa = 0)", "no phases", "no ramp", "one power"):
         assert ablated[term] > mape["MC2"], term

@@ -591,7 +591,7 @@ def pack_tables(folder: Path) -> None:
 
 
 def test_tables_are_read_run_by_run(tmp_path, monkeypatch):
-    monkeypatch.setattr("joulecast.logs.mlperf_tables._ROWS", 50)
+    monkeypatch.setattr("joulecast.logs.mlperf_tables.ROWS_AT_ONCE", 50)
     write_tables(tmp_path / "in")
     found = imported(tmp_path / "in", tmp_path / "out")
     assert kinds(found["c"].info.remarks) >= {"no power"}
@@ -640,7 +640,7 @@ def test_a_packed_table_that_is_broken_is_named(tmp_path, monkeypatch, broken):
     ],
 )
 def test_tables_that_are_none_are_refused_by_name(tmp_path, monkeypatch, changes, said):
-    monkeypatch.setattr("joulecast.logs.mlperf_tables._ROWS", 1)
+    monkeypatch.setattr("joulecast.logs.mlperf_tables.ROWS_AT_ONCE", 1)
     write_tables(tmp_path / "in", **changes)
     with pytest.raises(JoulecastError, match=said):
         import_mlperf(tmp_path / "in", tmp_path / "out")
@@ -705,7 +705,7 @@ def test_pipes_devices_and_links_out_of_a_folder_are_not_read(tmp_path):
 
 def test_a_folder_with_too_many_files_is_refused(tmp_path, monkeypatch):
     write_run(tmp_path / "in/ACME/results")
-    monkeypatch.setattr("joulecast.logs.mlperf._MAX_FILES", 2)
+    monkeypatch.setattr("joulecast.logs.mlperf.MAX_FILES", 2)
     with pytest.raises(JoulecastError, match="more than 2 files"):
         import_mlperf(tmp_path / "in", tmp_path / "out")
 

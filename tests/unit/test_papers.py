@@ -82,7 +82,14 @@ def test_every_published_number_has_a_row_though_nothing_of_ours_stands_next_to_
     tuning = PublishedTuning.read(PUBLISHED / "zeus.yaml")
     for name, column in (("summary", "model"), ("improvement", "rival")):
         none = pd.DataFrame(
-            columns=["split", "judges", column, "best_rival", "best_rival_percent", "mape_percent"]
+            columns=[
+                "split",
+                "judges",
+                column,
+                "best_rival",
+                "best_rival_percent",
+                "better_by_points",
+            ]
         )
         none.to_parquet(tmp_path / f"energy_{name}.parquet")
     write_zeus_tables(tmp_path, tuning)
@@ -118,7 +125,7 @@ def test_every_published_number_has_a_row_though_nothing_of_ours_stands_next_to_
 def test_only_what_a_meter_read_and_no_fit_saw_stands_beside_mc2(tmp_path):
     published = PublishedErrors.read(PUBLISHED / "mc2.yaml")
     head = {"time": "given", "model": "MC2", "settings": 4, "published_percent": 2.84}
-    head |= {"best_rival": None, "best_rival_percent": None}
+    head |= {"best_rival": None, "best_rival_percent": None, "better_by_points": None}
     summary = [
         head
         | {"source": "imported", "split": "extrapolation", "mape_percent": 1.5, "judges": "models"},
@@ -129,7 +136,7 @@ def test_only_what_a_meter_read_and_no_fit_saw_stands_beside_mc2(tmp_path):
             "source": "estimated",
             "split": "extrapolation",
             "mape_percent": 9,
-            "judges": "the pipeline only",
+            "judges": "no model",
         },
     ]
     gain = {"source": "imported", "split": "extrapolation", "time": "given", "rival": "LP1"}
@@ -337,15 +344,17 @@ def test_a_rival_that_is_better_is_named_with_its_split_and_settings(tmp_path):
         for model, error in zip(("MC2", "Fan"), errors, strict=True)
     ]
     for ours, rival in zip(rows[::2], rows[1::2], strict=True):
-        ours |= {"best_rival": "Fan", "best_rival_percent": rival["mape_percent"]}
+        theirs = rival["mape_percent"]
+        ours |= {"best_rival": "Fan", "best_rival_percent": theirs}
+        ours |= {"better_by_points": theirs - ours["mape_percent"]}
     pd.DataFrame(rows).to_parquet(tmp_path / "energy_summary.parquet")
     published = PublishedErrors.read(PUBLISHED / "mc2.yaml")
     gains = pd.DataFrame(columns=["split", "judges", "rival"])
     gains.to_parquet(tmp_path / "energy_improvement.parquet")
     said = mc2(published, tmp_path).rivals
     assert said == (
-        "A rival is better in 1 of 2 judgements: Fan, 1.77 % for MC2's 1.93 % (extrapolation, time "
-        "predicted, 3 settings)."
+        "On the settings that both predict, a rival is better in 1 of 2 judgements: Fan, 1.77 % for MC2's "
+        "1.93 % (extrapolation, time predicted, 3 settings)."
     )
     pd.DataFrame(rows[2:]).to_parquet(tmp_path / "energy_summary.parquet")
     said = mc2(published, tmp_path).rivals

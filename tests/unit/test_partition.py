@@ -172,7 +172,7 @@ def test_no_pipeline_is_better_than_the_planned_one(graph, devices, cost, replic
 def test_nor_where_cuts_are_contracted_and_bottlenecks_tried(
     graph, devices, cost, replicate, memory
 ):
-    with patch.multiple(planner, _FEW_IDEALS=1, _HANDFUL=1):
+    with patch.multiple(planner, FEW_IDEALS=1, HANDFUL=1):
         check_against_exhaustive_search(graph, devices, cost, replicate, memory)
 
 
@@ -361,7 +361,7 @@ def test_a_proof_names_its_reason():
     """Each of the ways in which nothing better can be left."""
 
     def proof(graph: TaskGraph, devices: int, **options) -> str:
-        with patch.multiple(planner, _FEW_IDEALS=1, _HANDFUL=1):
+        with patch.multiple(planner, FEW_IDEALS=1, HANDFUL=1):
             plan = best_plan(pipeline_problem(graph, devices, **options))
         assert plan.is_certified
         return plan.proof

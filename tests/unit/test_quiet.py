@@ -62,8 +62,8 @@ def see(monkeypatch, *loads):
 
 
 def test_a_program_that_works_is_named_by_its_script(burner, monkeypatch):
-    monkeypatch.setattr(other_load, "_NAMED_CORES", 0.0)
-    monkeypatch.setattr(other_load, "_MOST_NAMES", 1000)
+    monkeypatch.setattr(other_load, "NAMED_CORES", 0.0)
+    monkeypatch.setattr(other_load, "MOST_NAMES", 1000)
     programs = Programs()
     deadline = time.monotonic() + 60
     while (named := programs.busiest()) is not None and time.monotonic() < deadline:

@@ -398,7 +398,7 @@ def test_processes_find_what_one_finds(monkeypatch, processes):
 
     graph, platform = op_graph("gpt2"), cluster_of(4)
     alone = search(graph, platform, 4, 16, top=5)
-    monkeypatch.setattr(strategy_search, "_WORTH_PROCESSES", 0)
+    monkeypatch.setattr(strategy_search, "WORTH_PROCESSES", 0)
     monkeypatch.setattr(strategy_search, "usable_cores", lambda: processes)
     together = search(graph, platform, 4, 16, top=5)
     assert [text_of(one.strategy) for one in together.feasible] == [

@@ -88,7 +88,7 @@ def test_a_meter_that_hangs_holds_up_neither_sampler_nor_the_others(monkeypatch)
             hang.wait()
             raise ReadFailed("at last") from None
 
-    monkeypatch.setattr(command_meter, "_FINISH_S", 0.05)
+    monkeypatch.setattr(command_meter, "FINISH_S", 0.05)
     kinds = {"slow": lambda nodes: [slow(ask)], "fast": lambda nodes: [Fast()]}
     monkeypatch.setattr(sampler, "METERS", kinds)
     samples = sampled(SamplerOrder(("slow", "fast"), 0.02, MeteredNodes("host")), stop)
@@ -100,7 +100,7 @@ def test_a_meter_that_hangs_holds_up_neither_sampler_nor_the_others(monkeypatch)
 
 
 def test_several_meters_that_hang_hold_up_the_end_together(monkeypatch):
-    monkeypatch.setattr(command_meter, "_FINISH_S", 1.0)
+    monkeypatch.setattr(command_meter, "FINISH_S", 1.0)
     over, asked = threading.Event(), []
 
     def hang():
@@ -184,7 +184,7 @@ def test_a_command_that_is_not_there_or_does_not_end(tmp_path, monkeypatch):
     with pytest.raises(MeterUnavailable) as missing:
         command_meter.open_command(commanded())
     assert missing.value.not_applicable
-    monkeypatch.setattr(command_meter, "_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(command_meter, "TIMEOUT_S", 0.2)
     left = tmp_path / "pid"
     hanging = program(tmp_path, "hanging", f"sleep 1000 & echo $! > {left}; wait")
     with pytest.raises(MeterUnavailable, match=r"did not answer within 0.2 s"):

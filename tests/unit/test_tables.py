@@ -57,7 +57,7 @@ def test_estimates_are_never_called_errors(fit, tmp_path):
     table = pd.read_parquet(tmp_path / "energy_error.parquet")
     assert set(table["source"]) == {"estimated"} and table["measured_j"].isna().all()
     assert table["error_percent"].isna().all() and table["difference_percent"].notna().any()
-    assert set(table["judges"]) == {"the pipeline only"}
+    assert set(table["judges"]) == {"no model"}
     for name in (
         "energy_error",
         "energy_summary",

@@ -22,8 +22,8 @@ from joulecast.runs.judging import (
     MEASURED,
     OF_ENERGY,
     SETTING,
+    best_rival,
     by_setting,
-    compare,
     judge,
     run_to_run_cv,
     summarise,
@@ -82,7 +82,7 @@ def evaluate_records(
             f"only the {parts} of the nodes had meters: the energies do not contain the other parts"
         )
     measured = cells["energy_source"].isin(MEASURED)
-    compared = [each for each in compare(cells[measured]) if each.best_rival]
+    best = best_rival(cells[measured])
     return {
         "split": split,
         "time": time,
@@ -95,7 +95,7 @@ def evaluate_records(
         "summary": _summary(cells),
         "time_summary": _time_summary(timed),
         "ablation": _summary(by_setting(ablations, _KEYS)),
-        "against_best_rival": asdict(compared[0]) if compared else None,
+        "against_best_rival": asdict(best) if best else None,
     }
 
 

@@ -55,8 +55,8 @@ _NO_EXCHANGE = (
 
 @dataclass(frozen=True)
 class JudgedWidths:
-    """Half widths (of logarithms) that hold 90 % of some settings, and one more setting (conformal). They are
-    settings of imported runs that a fit had not seen.
+    """Half widths (of logarithms) of intervals. They come from the errors of settings of imported runs that a
+    fit had not seen: 90 % of these settings, and one more, lie inside (conformal).
 
     Attributes:
         times: number of settings that judged the times.

@@ -144,10 +144,10 @@ class MeteredNode:
             f"{gpus} GPUs ({self.platform}): {self.idle_w:,.0f} W idle, {self.full_w:,.0f} W computing; the "
             f"step computes {100 * share:.0f} % of its time"
         )
-        if min(used) < gpus:
-            text += f"; {gpus - min(used)} of the {gpus} GPUs of a node are idle; their idle power counts"
         if share < self.least_share:
-            text += f"; that is less than in any metered run ({100 * self.least_share:.0f} %)"
+            text += f", less than any metered run ({100 * self.least_share:.0f} % or more)"
+        if min(used) < gpus:
+            text += f"; {gpus - min(used)} of the {gpus} GPUs of a node are idle, and their idle power counts"
         return text
 
     def as_plain(self) -> dict[str, Any]:

@@ -190,7 +190,8 @@ class NetworkBuilder:
         return self.add("embedding", name, dims, reads, writes)
 
     def cross_entropy(self, logits: str, fused: bool, metrics: int) -> str:
-        """Add the loss of each sample (and position). Its last dim is ``classes`` (REDUCE)."""
+        """Add the op that computes the loss of each sample (and position). The last dim of the op is
+        ``classes``; the op sums over it."""
         *leading, last = self.axes[logits]
         sizes = {axis: self.shape(logits)[axis] for axis in leading}
         classes = Dim("classes", self.shape(logits)[last], DimKind.REDUCE)

@@ -37,7 +37,7 @@ from joulecast.logs.run_phases import intervals_of
 from joulecast.runs.files.reading import json_of, read_bytes
 from joulecast.runs.meter_choice import Supply
 
-_MAX_FILES = 1_000_000
+MAX_FILES = 1_000_000
 _MAX_LOG_BYTES = 256_000_000
 """Of one log, which is held in memory."""
 _RESULT = re.compile(r"result_[^/]*\.txt")
@@ -137,9 +137,9 @@ def _files_below(folder: Path) -> Iterator[str]:
     for above, inner, names in os.walk(folder):
         inner[:] = [name for name in inner if not name.startswith(".")]
         seen += len(names)
-        if seen > _MAX_FILES:
+        if seen > MAX_FILES:
             raise JoulecastError(
-                f"{folder}: has more than {_MAX_FILES:,} files; name a folder inside it"
+                f"{folder}: has more than {MAX_FILES:,} files; name a folder inside it"
             )
         yield from ((Path(above).relative_to(folder) / name).as_posix() for name in names)
 

@@ -50,7 +50,7 @@ _OF_TIMES = {
 }
 _TIMES = "runs.csv.gz"
 _PHASES = {"eval": "evaluation", "epoch": "epoch", "block": "block"}
-_ROWS = 200_000
+ROWS_AT_ONCE = 200_000
 _SAMPLES, _STEPS = ("samples", "tokens"), ("steps", "iterations")
 
 
@@ -82,7 +82,7 @@ def _power_by_run(folder: Path) -> Iterator[tuple[str, pd.DataFrame]]:
     """
     seen: set[str] = set()
     name, waiting = "", pd.DataFrame()
-    for part in _parts(folder, "power", _ROWS):
+    for part in _parts(folder, "power", ROWS_AT_ONCE):
         for run, of_run in part.dropna(subset="run").groupby("run", sort=False):
             if run == name:
                 waiting = pd.concat([waiting, of_run])

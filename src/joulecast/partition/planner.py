@@ -34,9 +34,9 @@ from joulecast.partition.stage_costs import Stage, described_stages
 MOST_IDEALS = 60_000
 """Ideals that are listed at most; with more the answer is not certified."""
 _RANDOM_ORDERS = 12
-_FEW_IDEALS = 1500
+FEW_IDEALS = 1500
 """So many are searched at once, without a pipeline to start from."""
-_HANDFUL = 100
+HANDFUL = 100
 """So many are searched at once, without trying nearer bottlenecks before."""
 _FIRST_SHARE, _MOST_FAILURES = 0.25, 2
 
@@ -193,7 +193,7 @@ class _Search:
 
     def run(self) -> None:
         """Try bottlenecks, beginning just above the bound, because the nearest need the fewest ideals."""
-        if self.bound < self.best and self.settle(self.best, min(_HANDFUL, self.most_ideals)):
+        if self.bound < self.best and self.settle(self.best, min(HANDFUL, self.most_ideals)):
             return
         # Where a stage may be on several devices, nearer bottlenecks hardly need fewer.
         share, failures = _FIRST_SHARE if self.problem.is_straight else 1.0, 0
@@ -232,7 +232,7 @@ def _searched(problem: Problem, most_ideals: int) -> _Search:
     search = _Search(problem, most_ideals)
     if problem.only_work_counts:
         search.keep(first_chain(problem, cuts_by_work=True))
-    elif not search.settle(math.inf, min(_FEW_IDEALS, most_ideals)):
+    elif not search.settle(math.inf, min(FEW_IDEALS, most_ideals)):
         search.keep(first_chain(problem, cuts_by_work=False))
         search.contract()
     search.run()

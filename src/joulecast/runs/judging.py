@@ -7,7 +7,7 @@ repeats of a workload on a node count are averaged first.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -198,51 +198,40 @@ def rank(rows: pd.DataFrame, by: Sequence[str], fewest: int) -> pd.DataFrame:
 
 @dataclass(frozen=True)
 class Comparison:
-    """MC2 compared with one rival on the settings of one split.
+    """MC2 compared with one rival, on the settings of one split that both predict.
 
-    It says whether this is the best rival, and by how many percentage points of MAPE MC2 is better. It also
-    has the 90 % interval of this number, and the share of the resamples in which MC2 is better. These two are
-    ``None`` if there are fewer than :data:`FEWEST` settings.
+    It has the mean error of the rival on these settings, and by how many percentage points the mean error of
+    MC2 is smaller. It also has the 90 % interval of this number, and the share of the resamples in which MC2
+    is better. These two are ``None`` if there are fewer than :data:`FEWEST` settings.
     """
 
     rival: str
     best_rival: bool
+    """Whether this is the strongest rival, of those that predict at least half of the settings. The same
+    settings choose the rival and judge it. This favours the rival."""
     settings: int
+    rival_percent: float
     better_by_points: float
     lower_points: float | None
     upper_points: float | None
     better_share: float | None
 
-
-def best_rival(summary: pd.DataFrame) -> pd.Series | None:
-    """The rival with the smallest error. A rival counts only if it predicted the same number of settings as
-    MC2. ``None`` if no rival did.
-
-    The same settings choose the rival and judge it. This favours the rival.
-
-    Args:
-        summary: a row for each model, with ``model``, ``settings`` and ``mape_percent``, in the form of
-            :func:`summarise`.
-    """
-    is_ours = summary["model"] == OURS
-    rivals = summary[~is_ours & summary["settings"].isin(summary.loc[is_ours, "settings"])]
-    sizes = rivals["mape_percent"].map(steady).sort_values(kind="stable")
-    return None if sizes.empty else rivals.loc[sizes.index[0]]
+    @property
+    def mc2_percent(self) -> float:
+        """Mean error of MC2 on the settings that both predict."""
+        return self.rival_percent - self.better_by_points
 
 
 def compare(cells: pd.DataFrame) -> list[Comparison]:
     """Paired bootstrap of MC2 against every rival, over the settings of one split and kind of time.
 
-    Each rival is compared on the settings that it and MC2 both predict. The strongest rival comes first;
-    equal rivals are ordered by name.
+    The strongest rival comes first: the one over which MC2 gains least. Equal rivals are ordered by name.
     """
     # A log may not contain the batch, and pivoting drops rows with missing values.
     sizes = cells.assign(size=cells["difference_percent"].abs(), batch=cells["batch"].fillna(0.0))
     errors = sizes.pivot_table(index=SETTING, columns="model", values="size")
     if OURS not in errors:
         return []
-    of_models = errors.agg(["count", "mean"]).T.reset_index()
-    best = best_rival(of_models.set_axis(["model", "settings", "mape_percent"], axis=1))
     random = np.random.default_rng(0)
     compared = []
     for rival in errors.columns.drop(OURS):
@@ -255,10 +244,19 @@ def compare(cells: pd.DataFrame) -> list[Comparison]:
             drawn = gained[random.integers(0, len(gained), (_RESAMPLES, len(gained)))].mean(axis=1)
             lower, upper = (float(b) for b in np.percentile(drawn, (5, 95)))
             share = float((drawn > 0).mean())
-        is_best = best is not None and best["model"] == rival
-        gain = float(gained.mean())
-        compared.append(Comparison(str(rival), is_best, len(gained), gain, lower, upper, share))
-    return sorted(compared, key=lambda c: steady(c.better_by_points, beside=1.0))
+        error, gain = float(both[rival].mean()), float(gained.mean())
+        compared.append(
+            Comparison(str(rival), False, len(gained), error, gain, lower, upper, share)
+        )
+    compared.sort(key=lambda c: steady(c.better_by_points, beside=1.0))
+    fewest = errors[OURS].count() / 2
+    best = next((c for c in compared if c.settings >= fewest), None)
+    return [replace(c, best_rival=c is best) for c in compared]
+
+
+def best_rival(cells: pd.DataFrame) -> Comparison | None:
+    """The comparison of MC2 with its strongest rival, on the settings of one split and kind of time."""
+    return next((each for each in compare(cells) if each.best_rival), None)
 
 
 def run_to_run_cv(training: pd.DataFrame, quantity: str) -> float:

@@ -310,7 +310,7 @@ class WithPrices(NodePrices, Request):
 
     prices: Path | None = Field(
         default=None,
-        description="Configuration file. Its section `prices` has the prices that no option sets.",
+        description="Configuration file with a section `prices`. An option for a price overrides it.",
     )
 
 

@@ -52,7 +52,7 @@ _ROUNDING = 1e-7
 """Largest share by which a least time may be above the time itself."""
 _NOT_SENT = OpGraph("", (), {}, 0)
 """Placeholder for the network in a simulation that one process sends to another."""
-_WORTH_PROCESSES = 20_000
+WORTH_PROCESSES = 20_000
 """Least number of micro-batches, over all stages and strategies, for which several processes simulate."""
 
 
@@ -316,7 +316,7 @@ def search(
     if processes is None:
         plainest = [candidate.by_micro_batches[0] for candidate in tried]
         work = sum(each.pipeline * each.micro_batches for each in plainest)
-        processes = usable_cores() if top is not None and work >= _WORTH_PROCESSES else 1
+        processes = usable_cores() if top is not None and work >= WORTH_PROCESSES else 1
     with no_cycles():
         found = _Search(graph, platform, known, assumed, tried, value).best(top, processes)
     if not (found.feasible or found.out_of_memory):

@@ -164,8 +164,8 @@ HELD_OUT = "curve, held out"
 def leave_one_workload_out(
     settings: Sequence[Setting], seeds: int, recurrences: int, eta: float = 0.5
 ) -> tuple[pd.DataFrame, dict[str, Choice]]:
-    """Choose three constants of the curve policy on all workloads but one. Then replay the workload that was
-    left out with them. This is done for each workload.
+    """Choose three constants of the curve policy on all workloads but one. Then use these constants to replay
+    the workload that was left out. This is done for each workload.
 
     The choice with the smallest mean cumulative ratio after 20 recurrences is taken. The form of the
     policy and the constants of its prior are not chosen here.

@@ -59,7 +59,8 @@ if TYPE_CHECKING:
 __all__ = ["LiveJob", "LiveTraining", "tune_live"]
 
 
-def _open_training(job: LiveJob) -> "TrainingToTarget":
+def training_of(job: LiveJob) -> "TrainingToTarget":
+    """The training of a job, in the campaign's own loop. It runs in this process, without MPI."""
     leave_mpi_job()
     # torch and MPI are only loaded when something is trained.
     from joulecast.measure.training.to_target import TrainingToTarget
@@ -102,7 +103,7 @@ class LiveTraining:
         self,
         job: LiveJob,
         *,
-        open_training: "Callable[[LiveJob], TrainingToTarget]" = _open_training,
+        open_training: "Callable[[LiveJob], TrainingToTarget]" = training_of,
         counter: EnergyCounter | None = None,
         seconds: Callable[[], float] = time.monotonic,
     ) -> None:

@@ -98,8 +98,7 @@ def evaluate(request: EvaluateRequest, as_json: AsJson = False) -> None:
             interval = f"90 % interval of the gain {low:.2f} to {high:.2f}"
         typer.echo(
             f"\nMC2 is {abs(ahead):.2f} points {'better' if ahead >= 0 else 'worse'} than the best rival, "
-            f"{best['rival']} "
-            f"({interval}; {counted(best['settings'], 'setting')})"
+            f"{best['rival']}, on the {counted(best['settings'], 'setting')} that both predict ({interval})"
         )
     noise = verdict["run_to_run_cv_percent"]
     varies = "were not repeated" if noise is None else f"vary by {noise:.2f} % between repeats"

@@ -49,7 +49,7 @@ def _print_remarks(request: OnSimulator, result: dict[str, Any]) -> None:
 
 
 _BASIS = {
-    "description": "the GPU's data sheet, with constants that were fitted to other GPUs",
+    "description": "the GPU's data sheet, and constants that were fitted to measured steps",
     "calibrated": "kernels corrected by measured steps",
 }
 

@@ -33,7 +33,7 @@ from joulecast.runs.meter_choice import Covers
 Ask = Callable[[], Reading]
 """Asks a slow meter once, with a bound on how long that takes; raises ``ReadFailed``."""
 
-_FINISH_S = 6.0
+FINISH_S = 6.0
 """Seconds that the end of a run waits for the last answers of all slow meters together."""
 _MOST_KEPT = 1000
 _MOST_BYTES = 100_000
@@ -43,7 +43,7 @@ _SECRET = re.compile(
     r"|authorization:?(?: bearer| basic)?|bearer)\b)[\s:=]*\S+"
 )
 _UNPRINTED = str.maketrans({chr(code): " " for code in (*range(32), 127)})
-_EVERY_S, _TIMEOUT_S = 1.0, 10.0
+_EVERY_S, TIMEOUT_S = 1.0, 10.0
 _READING = re.compile(
     r"\s*([0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?)\s*(mW|W|kW|MW|J|kJ|MJ|Wh|kWh)\s*"
 )
@@ -138,7 +138,7 @@ def finish_all(meters: Sequence[Meter]) -> bool:
     slow = [meter for meter in meters if isinstance(meter, BackgroundMeter)]
     for meter in slow:
         meter.request_last_reading()
-    until_s = time.monotonic() + _FINISH_S
+    until_s = time.monotonic() + FINISH_S
     for meter in slow:
         meter.wait(until_s)
     return bool(slow)
@@ -209,7 +209,7 @@ class SiteCommand:
         Raises:
             ReadFailed: the command fails, or prints no reading.
         """
-        printed = output_of(self._words, _TIMEOUT_S)
+        printed = output_of(self._words, TIMEOUT_S)
         match = _READING.fullmatch(printed)
         if match is None:
             raise ReadFailed(

@@ -19,8 +19,8 @@ from pydantic import Field
 LOOK_S = 0.3
 """Seconds of the first look, which every measurement pays for."""
 _SHORTEST_S = 1.0
-_NAMED_CORES = 0.1
-_MOST_NAMES = 3
+NAMED_CORES = 0.1
+MOST_NAMES = 3
 _INTERPRETERS = ("python", "perl", "ruby", "node", "java", "bash", "sh")
 
 
@@ -134,7 +134,7 @@ class Programs:
                 name = _name(process)
                 by_name[name] = by_name.get(name, 0.0) + cores
         ordered = sorted(by_name, key=lambda name: (-by_name[name], name))
-        return tuple(name for name in ordered if by_name[name] >= _NAMED_CORES)[:_MOST_NAMES]
+        return tuple(name for name in ordered if by_name[name] >= NAMED_CORES)[:MOST_NAMES]
 
 
 def load_now(seconds: float = LOOK_S) -> Load:

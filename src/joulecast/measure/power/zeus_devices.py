@@ -89,7 +89,8 @@ def gpu_identity(index: int) -> str | None:
         return None
 
 
-def _gpu_limits(gpu: Any) -> Limits:
+def gpu_limits(gpu: Any) -> Limits:
+    """The readings that are possible for a GPU, from its highest power limit (W), if it is known."""
     most_w = None
     with suppress(ZeusBaseError):
         most_w = _PEAK * gpu.get_power_management_limit_constraints()[1] / 1e3 or None
@@ -127,7 +128,7 @@ def _gpu_meter(gpu: Any, index: int, node: str) -> Meter:
         node,
         "gpu",
         _asking(label, ask),
-        _gpu_limits(gpu),
+        gpu_limits(gpu),
         counter=counter,
         unit=1e-3,
         identity=_gpu_identity(gpu, index),

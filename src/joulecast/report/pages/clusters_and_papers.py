@@ -71,11 +71,10 @@ def _in_short(ours: pd.DataFrame) -> str:
     rivalled = ours[ours["best_rival_percent"].notna()]
     if rivalled.empty:
         return f"{text}."
-    theirs = rivalled["best_rival_percent"]
-    better = int((rivalled["mape_percent"].map(steady) < theirs.map(steady)).sum())
+    better = int((rivalled["better_by_points"].map(steady) > 0).sum())
     return (
-        f"{text}. The best rival of each test was {_percents(theirs)} off. MC2 is better in {better} of "
-        f"the {counted(len(rivalled), 'test')}."
+        f"{text}. The best rival of each test was {_percents(rivalled['best_rival_percent'])} off. On the "
+        f"settings that both predict, MC2 is better in {better} of the {counted(len(rivalled), 'test')}."
     )
 
 

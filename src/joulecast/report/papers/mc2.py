@@ -65,12 +65,15 @@ def _rivals(summary: pd.DataFrame) -> str:
     judged = summary[summary["best_rival"].notna()]
     better = [
         f"{row['best_rival']}, {digits(row['best_rival_percent'])} % for MC2's "
-        f"{digits(row['mape_percent'])} % ({_question(row)})"
-        for row in judged[judged["best_rival_percent"] < judged["mape_percent"]].to_dict("records")
+        f"{digits(row['best_rival_percent'] - row['better_by_points'])} % ({_question(row)})"
+        for row in judged[judged["better_by_points"] < 0].to_dict("records")
     ]
     if not better:
         return f"No rival is better in any of {len(judged)} judgements."
-    return f"A rival is better in {len(better)} of {len(judged)} judgements: {'; '.join(better)}."
+    return (
+        f"On the settings that both predict, a rival is better in {len(better)} of {len(judged)} judgements: "
+        f"{'; '.join(better)}."
+    )
 
 
 def _held_out(table: pd.DataFrame) -> pd.DataFrame:

@@ -143,7 +143,7 @@ def _in_short(table: pd.DataFrame, paper: Paper) -> str:
     parts += [paper.rivals] if paper.rivals else []
     if why_not := _reasons(rows):
         none = came_out == Verdict.NOT_COMPARABLE
-        what = "Why it is not comparable" if none else "Why not the rest"
+        what = "Why it is not comparable" if none else "Rows that are not comparable"
         parts.append(f"{what}: {'; '.join(why_not)}.")
     return f"* **{paper.name}: {came_out}.** {' '.join(parts)}"
 

@@ -65,7 +65,7 @@ SPLIT_SENTENCES = {
 
 
 def _judges(source: Any) -> str:
-    return "models" if source in MEASURED else "the pipeline only"
+    return "models" if source in MEASURED else "no model"
 
 
 def time_error(times: pd.DataFrame) -> pd.DataFrame:
@@ -108,15 +108,18 @@ def energy_error(energies: pd.DataFrame) -> pd.DataFrame:
     return table.rename(columns=names | {"measured": "reference_j", "predicted": "predicted_j"})
 
 
-def _best_rivals(table: pd.DataFrame) -> pd.DataFrame:
-    """The best rival for each question, and its error, next to MC2."""
-    beside = pd.DataFrame(index=table.index, columns=["best_rival", "best_rival_percent"])
-    for _, of_question in table.groupby(_QUESTION, sort=False):
+def _best_rivals(cells: pd.DataFrame) -> pd.DataFrame:
+    """For each question, the best rival, its error, and by how much MC2 is better on the settings that both
+    predict. A row for MC2 has them."""
+    rows = []
+    for question, of_question in cells.groupby(_QUESTION, sort=False):
         best = best_rival(of_question)
         if best is not None:
-            ours = of_question.index[of_question["model"] == OURS]
-            beside.loc[ours] = best["model"], best["mape_percent"]
-    return table.join(beside.astype({"best_rival_percent": float}))
+            found = (OURS, best.rival, best.rival_percent, best.better_by_points)
+            rows.append([*question, *found])
+    beside = ["best_rival", "best_rival_percent", "better_by_points"]
+    found = pd.DataFrame(rows, columns=[*_QUESTION, "model", *beside])
+    return found.astype(dict.fromkeys(beside[1:], float))
 
 
 def energy_summary(fit: CampaignFit, published: PublishedErrors) -> pd.DataFrame:
@@ -147,7 +150,8 @@ def energy_summary(fit: CampaignFit, published: PublishedErrors) -> pd.DataFrame
     table["run_to_run_cv_percent"] = table["energy_source"].map(noise).astype(float)
     table["published_percent"] = table["model"].map(published.error_percent)
     table["judges"] = table["energy_source"].map(_judges)
-    return _best_rivals(table).rename(columns={"energy_source": "source"})
+    table = table.merge(_best_rivals(cells), how="left", on=[*_QUESTION, "model"])
+    return table.rename(columns={"energy_source": "source"})
 
 
 def energy_improvement(energies: pd.DataFrame, published: PublishedErrors) -> pd.DataFrame:
@@ -279,8 +283,8 @@ def error_sentences(fit: CampaignFit, splits: Sequence[str] = _SPLITS) -> list[s
             sentences.append(f"Energy ({source}): {_error(cells)}.")
         else:
             sentences.append(
-                f"Energy: {_error(cells)}. The energy of these runs is {source}: no meter measured it, so "
-                "the error does not say how wrong the model is about measured energy."
+                f"Energy: {_error(cells, rivals=False)}. The energy of these runs is {source}: no meter read "
+                "it, so the error does not say how wrong the model is about measured energy."
             )
     return sentences
 
@@ -294,9 +298,9 @@ def errors_explained(fit: CampaignFit) -> list[str]:
     return [SPLIT_SENTENCES[judged_times(fit)["split"].iloc[0]], *error_sentences(fit)]
 
 
-def _error(cells: pd.DataFrame) -> str:
+def _error(cells: pd.DataFrame, rivals: bool = True) -> str:
     """The error of MC2, the best rival, and how many runs its interval held, without a full stop at the
-    end."""
+    end. An estimated energy judges no rival."""
     summary = summarise(cells, ["model"])
     ours = summary[summary["model"] == OURS].iloc[0]
     seen = cells["split"].iloc[0] == "in-sample"
@@ -310,13 +314,13 @@ def _error(cells: pd.DataFrame) -> str:
         parts.append(
             f"On average the forecasts are {percent(abs(bias))} too {'high' if bias > 0 else 'low'}"
         )
-        best = best_rival(summary)
+        best = best_rival(cells) if rivals else None
         if best is not None:
-            better = best["mape_percent"] < ours["mape_percent"]
-            parts.append(
-                f"The best rival, {best['model']}, is {percent(best['mape_percent'])} off"
-                + (" (better than MC2)" if better else "")
-            )
+            beside = f"The best rival, {best.rival}, is {percent(best.rival_percent)} off"
+            if best.settings < ours["settings"]:
+                shared = counted(best.settings, "setting")
+                beside += f" on the {shared} that it predicts, MC2 {percent(best.mc2_percent)}"
+            parts.append(f"{beside} (better than MC2)" if best.better_by_points < 0 else beside)
     if is_number(ours["covered_percent"]):
         parts.append(
             f"{ours['covered_percent']:.0f} % of the {'' if seen else 'held-out '}runs lie inside the 90 % "

@@ -277,16 +277,14 @@ def write_gpu_tables(
         folder / "simulator_real_gpus",
         "The simulator on real GPUs",
         [
-            "Measured steps, and predictions from the GPU's description and kernels of other GPUs. The first "
+            "Measured steps, and predictions from the GPU's data sheet and fitted constants. The first "
             "row of each data set is its mean.",
             f"{settings}.",
             "`one_step_error_percent`: the error after a correction by one other row of the same data, GPU "
             "and kind; the mean over all such rows. `three_steps_error_percent`: by three of them. "
             "`covered_percent`: share inside the 90 % interval of the prediction from the description. "
             "`peer_error_percent`: the published error of the data's own simulator, on all of its data.",
-            "Constants of power and attention were chosen with these rows in sight "
-            "(docs/explanation/simulator.md says which). Rates of kernels and the rest were not, except for "
-            "plain_pytorch.",
+            "Some constants were tuned on some of these rows: docs/explanation/simulator.md says which.",
         ],
         gpu_error_table(judged, peers),
         sections="data",
@@ -306,7 +304,7 @@ def write_gpu_tables(
         folder / "simulator_collectives",
         "The simulator's collectives on real GPUs",
         [
-            "All-reduces of 1 MB to 1 GB in one node (vTrain), against the price from the GPU's name."
+            "All-reduces of 1 MB to 1 GB in one node (vTrain): measured, and simulated from the GPU's name."
         ],
         all_reduces_table(collectives),
     )

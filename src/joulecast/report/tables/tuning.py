@@ -257,7 +257,7 @@ def write_tuning_tables(
             f"`{PAPER_ZEUS}` has as many recurrences as the paper. The paper prints a range of its "
             f"workloads, in the steady state and over its own measurements: {low:g} to {high:g} % of "
             f"energy, up to {published.time_saving_percent_up_to:g} % of time.",
-            f"Cost: {replays.eta:g} of energy, the rest of time at the highest power limit.",
+            f"Cost = {replays.eta:g} x energy + {1 - replays.eta:g} x time x the highest power limit.",
             _RECORDED_NOTE,
             paper,
         ],

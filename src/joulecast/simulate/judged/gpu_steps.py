@@ -5,7 +5,7 @@ parallelism (vTrain), FSDP on A100 and H100 (llm-foundry), and a vendor's tuned 
 dense networks and mixtures of experts (Megatron-Bridge). The rows of plain PyTorch on one H100 and one H200
 are ours. A prediction rests on one of these:
 
-* ``description``: the GPU's description and kernels of other GPUs;
+* ``description``: the GPU's data sheet and fitted constants;
 * ``one step``: also one other row with the same data, GPU and kind. Each of these rows gives a prediction;
 * ``three steps``: also three of these rows. They are drawn at random ten times. Each draw is a prediction.
 """
