@@ -189,7 +189,7 @@ def main() -> None:
     """Print the errors."""
     arguments: argparse.ArgumentParser = parser(__doc__)
     arguments.add_argument(
-        "--ablation", action="store_true", help="take away parts of the time model"
+        "--ablation", action="store_true", help="take away parts of the models of time and energy"
     )
     arguments.add_argument("--priors", action="store_true", help="halve and double the priors")
     arguments.add_argument("--corrupted", action="store_true", help="count corrupted submissions")

@@ -427,7 +427,7 @@ def _law_in_words(model: MC2OnPhases, example: pd.Series) -> str:
         return "to the target, as recorded: the batch is not known"
     if batches < 2:
         return "to the target, by a guess: no other batch is known"
-    return f"to the target, by the law of {batches} batches of {counted(submitters, 'submitter')}"
+    return f"to the target, fitted to {batches} batch sizes of {counted(submitters, 'submitter')}"
 
 
 def _whole_jobs(

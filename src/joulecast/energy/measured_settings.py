@@ -188,7 +188,7 @@ def notes_on(
     if asked > _LONG * longest:
         notes.append(
             f"{workload}: the work is {digits(asked / longest)} times that of the longest run. The forecast "
-            "assumes that later steps take as long as those of the runs"
+            "assumes that a longer run does not change the time of a step"
         )
     if (of_workload["kind"] == "imported").all():
         notes += _on_other_scales(workload, of_workload, times_of_others)

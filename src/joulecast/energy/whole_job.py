@@ -55,11 +55,15 @@ def job_terms(
     between_s, mean_s = time_s, 3600 * NODE_HOURS_A_FAILURE / nodes
     if checkpoint_s is not None:
         between_s = math.sqrt(2 * checkpoint_s * mean_s)
-        writing_s = math.floor(time_s / between_s) * checkpoint_s
-        said = f"{duration_in_words(checkpoint_s)} each, as requested, every {duration_in_words(between_s)}"
+        count = math.floor(time_s / between_s)
+        writing_s = count * checkpoint_s
+        said = f"{count:,} in this time, {duration_in_words(checkpoint_s)} each, as requested: one every "
+        said += duration_in_words(between_s)
         terms.append(Term("checkpoints", writing_s, writing_s * train_w, said))
     lost_s = time_s / mean_s * (min(between_s, time_s) / 2 + (start_s or 0.0))
-    said = f"an interruption each {duration_in_words(mean_s)}, as in the training of Llama 3"
+    said = (
+        f"expected; an interruption each {duration_in_words(mean_s)}, as in the training of Llama 3"
+    )
     terms.append(Term("restarts", lost_s, lost_s * train_w, said))
     if nodes > 1:
         switched_j = SWITCHES * (energy_j + sum(term.energy_j for term in terms))

@@ -196,7 +196,7 @@ def _amount(value: float | None, scale: float = 1.0, digits: int = 1) -> str:
 def explained(report: dict[str, Any]) -> str:
     """A table of the stages: where the time, the memory and the traffic are."""
     head = (
-        f"{'stage':>5} {'devices':>8} {'nodes':>6} {'time':>12} {'share':>6} {'MB in':>9} {'MB out':>9} "
+        f"{'stage':>5} {'devices':>8} {'tasks':>6} {'time':>12} {'share':>6} {'MB in':>9} {'MB out':>9} "
         f"{'memory MB':>10}  from .. to"
     )
     rows = [summary(report), "", head]

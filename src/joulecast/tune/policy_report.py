@@ -158,7 +158,8 @@ def report_text(report: dict[str, Any]) -> str:
             f"{100 * report['reached_share']:.1f} % of the recurrences reached the target",
             f"an oracle (batch size {oracle['batch_size']} at {oracle['power_limit_w']} W) saves "
             f"{best:.1f} % of the cost. In all recurrences together, the policy cost more than the "
-            f"oracle, by the cost of {regret['in_oracle_recurrences']['mean']:.1f} of its recurrences",
+            "oracle. The difference is the cost of "
+            f"{regret['in_oracle_recurrences']['mean']:.1f} recurrences of the oracle",
         ]
     )
 

@@ -116,8 +116,8 @@ def verdicts_by_paper(results: Results) -> Table:
     file = papers_table(results.folder)
     table = results.tables.get(file)
     if table is None:
-        makes = "`./run snakemake --cores all --configfile config/paper.yaml` makes it"
-        raise NothingToShow(f"{file}.parquet is not here; {makes}")
+        makes = "`./run snakemake --cores all --configfile config/paper.yaml` makes them in results/paper"
+        raise NothingToShow(f"{file}.parquet is not here: set `paper_tables: true`; {makes}")
     counts = verdict_counts(table)
     counts.loc["all"] = counts.sum()
     counts = counts.loc[:, counts.loc["all"] > 0]

@@ -65,7 +65,8 @@ def _rivals(summary: pd.DataFrame) -> str:
     judged = summary[summary["best_rival"].notna()]
     better = [
         f"{row['best_rival']}, {digits(row['best_rival_percent'])} % for MC2's "
-        f"{digits(row['best_rival_percent'] - row['better_by_points'])} % ({_question(row)})"
+        f"{digits(row['best_rival_percent'] - row['better_by_points'])} % ({row['split']}, "
+        f"time {row['time']})"
         for row in judged[judged["better_by_points"] < 0].to_dict("records")
     ]
     if not better:

@@ -211,7 +211,9 @@ def _of_claim(rows: pd.DataFrame) -> dict[str, str]:
         verdict += f"; ours is {'lower' if (differences < 0).all() else lies}"
     return {
         "printed": printed,
-        "here": span(digits(ours.min()), digits(ours.max())) + unit if len(ours) else "none",
+        "here": span(digits(ours.min()), digits(ours.max())) + unit
+        if len(ours)
+        else "not judged here",
         "verdict": verdict,
     }
 

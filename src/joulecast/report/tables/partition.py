@@ -110,7 +110,7 @@ def write_partition_tables(
     printed = ", ".join(f"{s:g} on {d} devices" for d, s in published.pipeline_speedup.items())
     write_table(
         folder / "partition_quality",
-        "How good their cuts are",
+        "How good the planners' cuts are",
         [
             *_QUALITY_NOTES,
             f"The paper prints one speedup for all its networks: {printed}. Published: {published.paper}; "

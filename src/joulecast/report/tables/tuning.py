@@ -37,7 +37,7 @@ _COMPARED_AT = (5, 10, 20, 50)
 PAPER_ZEUS = "zeus, as long as the paper"
 _RECORDED_NOTE = (
     "Energies and times are `recorded`: measured by the authors of the traces on their GPUs, replayed here. "
-    "Epochs to the target do not depend on the GPU in them."
+    "In the traces, the number of epochs to the target is the same on all GPUs."
 )
 
 
