@@ -112,7 +112,7 @@ def write_answers(answers: CampaignAnswers, out: Path, prices: Prices) -> None:
         return
     notes = [
         "Means over the runs of a setting. `time_s` and `energy_j` are for 1,000,000 samples; if `unit` is "
-        "not samples, for one unit. `off_percent` columns: errors of MC2 if its fit had not seen the setting.",
+        "not samples, for one unit. `off_percent`: errors of MC2 if its fit had not seen the setting.",
     ]
     if prices.given:
         notes.append(
