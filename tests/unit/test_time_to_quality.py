@@ -255,7 +255,7 @@ def test_times_alone_are_imported_evaluated_and_forecast(tmp_path):
         ).output
     )
     nvidia = next(row for row in result["forecasts"] if "NVIDIA" in row["platform"])
-    assert nvidia["work_unit"] == "samples" and "law of" in nvidia["work_is"]
+    assert nvidia["work_unit"] == "samples" and "fitted to" in nvidia["work_is"]
     assert (
         nvidia["energy_j"] is None
         and nvidia["time_low_s"] < nvidia["time_s"] < nvidia["time_high_s"]
