@@ -340,7 +340,7 @@ def _settings(
     for nodes in scales:
         batch = float(asked.batch or usual_batch(of_workload, nodes, asked.scaling))
         other = one["kind"] == "imported" and batch != recorded and not math.isnan(recorded)
-        but = ", though the batch is not" if other and as_recorded else ""
+        but = "; the batch is another one" if other and as_recorded else ""
         settings.append(
             setting_of(of_workload, nodes, batch, work, asked.gpus_per_node)
             | {"work_is": f"{work_is}{but}"}

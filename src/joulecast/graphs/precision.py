@@ -40,7 +40,7 @@ class Precision:
 
     @property
     def half(self) -> bool:
-        """Whether a framework computes at 16 bits. It fuses ops, and also keeps the weights at fp32."""
+        """Whether a framework with fused kernels computes at 16 bits or less; False for plain PyTorch."""
         return self.tensor_bytes < _STATE_BYTES and not self.plain
 
     def of_products(self, known: Container[str]) -> str:

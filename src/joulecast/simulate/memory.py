@@ -420,10 +420,10 @@ def memory_verdict(
     needed, near = f"{share * limit / 1e9:.1f}", ""
     if ends is not None:
         needed += f" ({ends[0] / 1e9:.1f} to {ends[1] / 1e9:.1f})"
-        near = "; it may not fit" if ends[1] > limit else ""
+        near = "probably " if ends[1] > limit else ""
     if share <= 1:
-        return f"fits: {needed} of {limit / 1e9:.1f} GB{near}"
+        return f"{near}fits: {needed} of {limit / 1e9:.1f} GB"
     return (
         f"out of memory: stage {worst.stage} needs {needed} GB, a device of "
-        f"{platform.name} has {limit / 1e9:.1f}; most at op `{worst.at_op}`"
+        f"{platform.name} has {limit / 1e9:.1f}; the peak is at op `{worst.at_op}`"
     )

@@ -113,7 +113,8 @@ def prices_of(request: WithPrices) -> Prices:
 def takes_request(
     model: type[R], *positional: str
 ) -> Callable[[Callable[Concatenate[R, P], T]], Callable[..., T]]:
-    """A decorator that gives a function of a request the request's fields as parameters.
+    """A decorator for a function that takes a request. The decorated function has the fields of the request
+    as its parameters.
 
     The caller gives these parameters, or a ready request in place of them. Signature and docstring list all
     of them. A result of plain data also has the question, under ``request``.

@@ -77,7 +77,7 @@ class AdviceRequest(Priced, Limit, Scale, Work):
     command: ClassVar[str] = "advise"
 
     network: Name = Field(
-        description="Network, by its name in the records. On the command line, NAME is enough."
+        description="Network, by its name in the records. Leave it out if you give NAME."
     )
     records: RecordFolders = Field(default=(), description=RECORDS)
     platform: Name | None = Field(default=None, description="Platform, by its name in the records.")

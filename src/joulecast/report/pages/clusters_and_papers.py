@@ -52,7 +52,8 @@ def metered_section(results: Results) -> Metered:
     return Metered(
         _in_short(ours),
         "No fit had seen the runs that it is judged on. “Time given” means that the run's own time is known. "
-        "“Time forecast” means that it is not. The paper prints "
+        "“Time forecast” means that it is not. Some rivals predict fewer settings than MC2: their errors are "
+        "of these alone. The paper prints "
         f"{_printed(ours['published_percent'].iloc[0])} for MC2, for other networks on another machine.",
         _grid(asked),
     )
