@@ -39,8 +39,8 @@ class Product:
     is_winograd: bool = False
     """Whether Winograd's algorithm computes this convolution with fewer operations."""
     padded: float = 1.0
-    """Operations over those without padding. cuDNN pads the few channels of an image to 16 bytes. Above 1,
-    the loads of these short rows limit the kernel, and not the matrix units."""
+    """Number of operations, divided by the number without padding. cuDNN pads the few channels of an image to
+    16 bytes. Above 1, the loads of these short rows limit the kernel, and not the matrix units."""
     launches: int = 1
     """Number of kernels that the host starts."""
 
@@ -105,8 +105,9 @@ class Pass:
 Kernel = Product | Attention | Pass
 
 CAST_LAUNCHES = 1.5
-"""Time of the host for a cast, over its time to start a kernel. For a weight, it also passes the gradient on,
-and updates the weight, in about this time. It explains 43 steps that four hosts limited."""
+"""Time that the host takes for a cast, divided by the time that it takes to start a kernel. For each weight,
+the host also needs about this time to pass on the gradient and to update the weight. With this value, the
+model explains 43 steps that four hosts limited."""
 
 _PASS_OF = {
     "dropout": "dropout",
@@ -312,8 +313,8 @@ def _columns(number: float, itemsize: int) -> float:
 
 
 def _steps(kernel: Product | Pass, steps: int) -> list[Kernel]:
-    """The same kernel for each time step. The library starts all but the first, which the host does not
-    notice."""
+    """The same kernel for each time step. The host starts only the first one. The library starts the others,
+    which takes the host no time."""
     return [kernel, *(steps - 1) * [replace(kernel, launches=0)]]
 
 
