@@ -534,7 +534,7 @@ def capture(
 def capture_trained(
     module: nn.Module, inputs: Sequence[Any], named_inputs: Mapping[str, Any]
 ) -> OpGraph:
-    """The op graph of a module that is being trained, without its labels if it can do without.
+    """The op graph of a module that is being trained. It has no labels, unless the forward pass needs them.
 
     Weights that are sharded over ranks are whole in the graph.
 

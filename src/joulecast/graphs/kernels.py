@@ -142,7 +142,7 @@ _BACKWARD_PASSES: dict[str, float] = {
 _BACKWARD_LAUNCHES = {"multiply": 2, "pow": 3}
 """Number of kernels of a backward op, if there are several."""
 _WEIGHT_PASSES = 2
-"""The gradient of the output and the input are read for the gradients of a layer norm's weights."""
+"""For the gradients of a layer norm's weights, two tensors are read: its input, and its output's gradient."""
 _MANY_ROWS, _FEW_COLUMNS = 65536, 2048
 """For the gradients of a layer norm's weights, torch divides the rows if there are more than 64 Ki of them
 and few columns (on 132 multiprocessors)."""
@@ -151,7 +151,7 @@ _PIXELS_OF_THREADS = 140
 _ROW_BYTES = 16
 """Bytes that cuDNN loads together."""
 _OTHER_BACKWARD_PASSES = 3
-"""The gradient of the output and the kept tensor are read. The gradient of the input is written."""
+"""Two tensors are read: the kept one, and the output's gradient. One is written: the input's gradient."""
 _PACKED = "in_proj_weight"
 """Name of the weights of queries, keys and values together in torch's MultiheadAttention."""
 _MASK_BYTES, _INDEX_BYTES = 1, 8
@@ -308,7 +308,8 @@ def _turned(graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> list[
 
 
 def _columns(number: float, itemsize: int) -> float:
-    """Parts of a sum over all rows. Each column is one, and takes as long at 32 bits as at 16."""
+    """Number of parts of a sum over all rows: one for each column at 16 bits, and two at 32 bits. So a column
+    takes as long at 32 bits as at 16."""
     return number * itemsize / NARROW_BYTES
 
 

@@ -118,8 +118,9 @@ class _Class:
         """The least time of a turn.
 
         Args:
-            begin_s: 0 counts from the begin of the turn, if everything that it receives has arrived. Minus
-                infinity counts from the arrival, if the turn has waited for nothing else.
+            begin_s: begin of the turn. Seconds count from the moment at which all that the turn receives has
+                arrived. With 0, the turn begins at this moment. With minus infinity, what does not need the
+                received tensors has been done before.
         """
         messages, done = work.phase.messages, dict[int, float]()
         now = weights_s = begin_s
