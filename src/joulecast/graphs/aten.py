@@ -87,8 +87,8 @@ def attention(call: Call) -> View:
 
 
 def _folded_attention(call: Call) -> View:
-    """Attention with other axes in front than batch and heads, such as windows: they are taken as heads. A
-    mask is read whole."""
+    """Attention of tensors whose front axes are not just the batch and the heads. (Windows are an example.)
+    All front axes behind the batch are taken as heads. A mask is read whole."""
     mask = call["attn_mask"]
     folded: dict[str, Any] = {}
     if mask:
@@ -104,7 +104,7 @@ def _folded_attention(call: Call) -> View:
 
 
 def _flash_attention(call: Call) -> Result:
-    """Attention by the package flash-attn, which has the heads behind the sequence."""
+    """Attention by the package flash-attn. In its tensors, the sequence comes before the heads."""
     moved = {
         name: views.transpose(call[own], 1, 2)
         for name, own in (("query", "q"), ("key", "k"), ("value", "v"))
@@ -163,7 +163,7 @@ def softmax(call: Call) -> Result:
 def group_wise(kind: str, **attributes: bool) -> Callable[[Call], Result]:
     """The same as :func:`.any_operator`, for operators that are known to be bound by memory.
 
-    Operators that only move numbers are copies: their backward needs none of them.
+    Operators that only move numbers are copies. Their backward does not need these numbers.
     """
     return lambda call: any_operator(call, kind, **attributes)[0]
 
@@ -200,10 +200,10 @@ def elementwise(kind: str, **fixed: str) -> Callable[[Call], Result]:
 
 
 def converted(call: Call) -> View:
-    """A copy with numbers of another size, unless both are floating-point numbers.
+    """A conversion of numbers to another type. It is a copy if the size of the numbers changes.
 
-    A conversion to fp32 and the one back change only what the view says: the graph is at fp32, and its
-    precision comes later.
+    Numbers at fp16, bf16 and fp32 have the same size here: the graph is at fp32, and its precision comes
+    later. So a conversion to fp32, and the one back, change only what the view says.
     """
     source: View = call["self"]
     if call.builder.tensors[source.tensor].itemsize != call.itemsize:

@@ -49,8 +49,8 @@ from joulecast.quantities import counted
 _UNKNOWN_USE = (JoulecastError, ValueError, IndexError, AttributeError, TypeError)
 """What a known operator raises if it is used in an unknown way."""
 _NAMES_OF_LABELS = ("label", "labels", "shift_labels", "fused_lm_head")
-"""Arguments by which a network of the Hugging Face hub gets what its loss is taken of. With the last one,
-TRL's trainers let a network return its loss in place of logits."""
+"""Arguments from which a network of the Hugging Face hub computes its loss. With the last one, TRL's trainers
+let a network return its loss in place of logits."""
 _LABEL_BYTES = 8  # torch's class labels and token ids are 64-bit
 
 
@@ -82,7 +82,8 @@ def _with_finite_values() -> Iterator[None]:
 
 @contextmanager
 def _nothing_left_out() -> Iterator[None]:
-    """Make random numbers that a forward pass branches on 1, so that no layer is dropped (LayerDrop)."""
+    """Replace single random numbers by 1. A forward pass may branch on them to drop a layer (LayerDrop). With
+    1, it drops none."""
     drawn = torch.rand
 
     def rand(*size: Any, **options: Any) -> Any:
@@ -99,9 +100,12 @@ def _nothing_left_out() -> Iterator[None]:
 
 @contextmanager
 def _apart_from_the_training() -> Iterator[None]:
-    """Keep an export from what the program of a training has set up: its random numbers, its hooks of all
-    modules, code that it compiles, and layers that it computes again (a form of them runs without
-    gradients)."""
+    """Separate an export from what the program of a training has set up.
+
+    The state of the random numbers is restored afterwards. During the export, hooks of all modules are off,
+    no code is compiled, and checkpointed layers run as plain layers. (Their reentrant form would run without
+    gradients.)
+    """
     numbers = sys.modules.get("numpy.random")
     drawn, numpys = random.getstate(), numbers and numbers.get_state()
     modules: Any = torch.nn.modules.module
@@ -530,7 +534,7 @@ def capture(
 def capture_trained(
     module: nn.Module, inputs: Sequence[Any], named_inputs: Mapping[str, Any]
 ) -> OpGraph:
-    """The op graph of a module that is being trained, without its labels if it can do without.
+    """The op graph of a module that is being trained. It has no labels, unless the forward pass needs them.
 
     Weights that are sharded over ranks are whole in the graph.
 

@@ -30,8 +30,9 @@ MATRIX_SHARE = 0.92
 H100: 541 W a GPU above an idle node, plus the power of a GPU that is awake. It is an assumption for other
 GPUs."""
 CLOCK_WIDTH = 0.19
-"""Half width of an interval on the logarithm of the factor by which a limit makes a step longer. It has 90 %
-of held-out epochs, steps and passes. With less than half of the highest limit, it has fewer."""
+"""Half width of an interval on the logarithm of the factor by which a limit makes a step longer. The interval
+contains 90 % of the held-out epochs, steps and passes. If the limit is below half of the highest limit, the
+interval contains fewer."""
 POWER_WIDTH = 0.35
 """Half width of an interval on the logarithm of the watts of a GPU that computes (Student's t). Joules of an
 operation on P4, T4, L4, V100, A40, RTX 6000 and P100 differ by 0.17 (standard deviation of the logarithm)."""

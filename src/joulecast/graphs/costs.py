@@ -236,7 +236,8 @@ def kept_for_backward(graph: OpGraph, op: Op) -> list[Access]:
 
 
 def _needs(graph: OpGraph, op: Op, access: Access) -> bool:
-    """Whether a gradient of an op needs this operand. Of a product, it is the gradient of another factor."""
+    """Whether a gradient of an op needs this operand. A factor of a product is needed for the gradients of
+    the other factors."""
     if op.kind not in _FACTORS:
         return True
     factors = op.reads if op.kind == "multiply" else op.reads[:2]

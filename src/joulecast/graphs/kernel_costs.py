@@ -38,8 +38,8 @@ Engine = Literal["vector", "matrix"]
 
 JOULES_PER_FLOP_NM = 1.45e-12
 """Joules of an fp32 operation for each nm of the process: 23 pJ at 16 nm, 17 at 12, 5.8 at 4. It follows from
-the rates of P4, T4 and L4 in ``neusight.csv``, which their power limits. Alone, they give 1.9, 1.1 and
-1.5."""
+the rates of P4, T4 and L4 in ``neusight.csv``. The power of these GPUs limits their rates. Alone, the three
+GPUs give 1.9e-12, 1.1e-12 and 1.5e-12."""
 MATRIX_POWER = 0.7
 """Power of the matrix units at their peak rate over the power of the vector units at theirs. It is an
 assumption. An L20, which holds 0.92 of its peak rate, shows that it is below 0.86."""
@@ -64,8 +64,8 @@ class ProductRates(BaseModel):
     depth: float
     """Time that fills and empties the pipeline of a tile, as a number of elements of k."""
     round: float
-    """Share of the last wave's idle room that counts. It is 1 if a wave starts only after the last has
-    ended."""
+    """Share of the idle room in the final wave that counts as time. It is 1 if a wave starts only after the
+    wave before it has ended."""
 
 
 class KernelRates(BaseModel):
@@ -88,15 +88,16 @@ class KernelRates(BaseModel):
     passes: dict[str, dict[str, float]]
     """Bandwidth of each kind of pass over the bandwidth of element-wise kernels, by vendor."""
     clock_bytes: dict[str, float]
-    """Bytes that a multiprocessor reaches in a clock, for kinds of passes that the memory alone does not
+    """Bytes that a multiprocessor moves in a clock cycle, for kinds of passes that the memory alone does not
     limit. For example, torch does not vectorise passes over numbers of two sizes."""
     block_bytes: dict[str, tuple[float, float]]
-    """For kinds of passes of blocks that wait for memory: bytes that a block alone on its multiprocessor
-    reaches in a clock, and the most that several blocks on it reach together, over this."""
+    """For kinds of passes whose blocks wait for memory, two numbers. The first: bytes that a block moves in a
+    clock cycle if it is alone on its multiprocessor. The second: the most that several blocks on a
+    multiprocessor move together, divided by the first."""
     column_bytes: dict[str, float]
-    """Bytes that a column of 16-bit numbers reaches in a clock, for kinds of sums over all rows."""
+    """For kinds of sums over all rows: bytes of a column of 16-bit numbers that are summed in a cycle."""
     padded_flops: float
-    """Operations at 16 bits that a multiprocessor reaches in a clock, for convolutions of few channels."""
+    """Operations at 16 bits that a multiprocessor does in a clock cycle, for convolutions of few channels."""
     host_s: float
     """Seconds in which the host starts a kernel of plain PyTorch. The mean of four virtual machines."""
     fast_host_s: float
@@ -323,8 +324,8 @@ class KernelCosts:
         return Cost(sum(self._known[kernel] for kernel in kernels), "kernels")
 
     def pace_s(self, graph: OpGraph, op: Op, parts: Parts, inference: bool) -> NDArray[np.float64]:
-        """Three times of a part of an op: the seconds in which a device runs its kernels, in which the host
-        starts them in eager mode, and in which they use memory or multiprocessors at their rate.
+        """Three numbers of seconds for a part of an op: in which the device runs the kernels, in which the
+        host starts them in eager mode, and in which they use memory or multiprocessors at their rate.
 
         Passes over gradients count only for the device: the code that starts them is not Python. The host
         also needs time for each weight that is trained.

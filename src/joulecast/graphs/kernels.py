@@ -39,8 +39,8 @@ class Product:
     is_winograd: bool = False
     """Whether Winograd's algorithm computes this convolution with fewer operations."""
     padded: float = 1.0
-    """Operations over those without padding. cuDNN pads the few channels of an image to 16 bytes. Above 1,
-    the loads of these short rows limit the kernel, and not the matrix units."""
+    """Number of operations, divided by the number without padding. cuDNN pads the few channels of an image to
+    16 bytes. Above 1, the loads of these short rows limit the kernel, and not the matrix units."""
     launches: int = 1
     """Number of kernels that the host starts."""
 
@@ -105,8 +105,9 @@ class Pass:
 Kernel = Product | Attention | Pass
 
 CAST_LAUNCHES = 1.5
-"""Time of the host for a cast, over its time to start a kernel. For a weight, it also passes the gradient on,
-and updates the weight, in about this time. It explains 43 steps that four hosts limited."""
+"""Time that the host takes for a cast, divided by the time that it takes to start a kernel. For each weight,
+the host also needs about this time to pass on the gradient and to update the weight. With this value, the
+model explains 43 steps that four hosts limited."""
 
 _PASS_OF = {
     "dropout": "dropout",
@@ -141,7 +142,7 @@ _BACKWARD_PASSES: dict[str, float] = {
 _BACKWARD_LAUNCHES = {"multiply": 2, "pow": 3}
 """Number of kernels of a backward op, if there are several."""
 _WEIGHT_PASSES = 2
-"""The gradient of the output and the input are read for the gradients of a layer norm's weights."""
+"""For the gradients of a layer norm's weights, two tensors are read: its input, and its output's gradient."""
 _MANY_ROWS, _FEW_COLUMNS = 65536, 2048
 """For the gradients of a layer norm's weights, torch divides the rows if there are more than 64 Ki of them
 and few columns (on 132 multiprocessors)."""
@@ -150,7 +151,7 @@ _PIXELS_OF_THREADS = 140
 _ROW_BYTES = 16
 """Bytes that cuDNN loads together."""
 _OTHER_BACKWARD_PASSES = 3
-"""The gradient of the output and the kept tensor are read. The gradient of the input is written."""
+"""Two tensors are read: the kept one, and the output's gradient. One is written: the input's gradient."""
 _PACKED = "in_proj_weight"
 """Name of the weights of queries, keys and values together in torch's MultiheadAttention."""
 _MASK_BYTES, _INDEX_BYTES = 1, 8
@@ -307,13 +308,14 @@ def _turned(graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> list[
 
 
 def _columns(number: float, itemsize: int) -> float:
-    """Parts of a sum over all rows. Each column is one, and takes as long at 32 bits as at 16."""
+    """Number of parts of a sum over all rows: one for each column at 16 bits, and two at 32 bits. So a column
+    takes as long at 32 bits as at 16."""
     return number * itemsize / NARROW_BYTES
 
 
 def _steps(kernel: Product | Pass, steps: int) -> list[Kernel]:
-    """The same kernel for each time step. The library starts all but the first, which the host does not
-    notice."""
+    """The same kernel for each time step. The host starts only the first one. The library starts the others,
+    which takes the host no time."""
     return [kernel, *(steps - 1) * [replace(kernel, launches=0)]]
 
 

@@ -87,7 +87,9 @@ def _step(network: "TimedNetwork", barrier: Barrier | None) -> StepTimes:
 def time_steps(
     network: "TimedNetwork", iterations: int, barrier: Barrier | None = None
 ) -> list[StepTimes]:
-    """Train for ``iterations`` steps of both kinds, after a warm-up. All ranks start each step together.
+    """After a warm-up, train ``iterations`` whole steps, and as many steps that are timed op by op.
+
+    All ranks start each step together.
 
     Steps in which the rank had no core for more than :data:`WAITING` of the time are dropped, the worst
     first. At least :data:`~joulecast.graphs.database.FEWEST` steps are kept.
@@ -104,8 +106,8 @@ def tabulated(
 ) -> tuple[tuple[Entry, ...], StepCheck]:
     """Times of a graph's ops, with one entry for each signature. Also the check of their sum.
 
-    The time of an op is its mean over the fastest quarter of the steps. All ops have the same steps. So their
-    times add up to the mean of these steps, with all delays.
+    The time of an op is its mean over the fastest quarter of the steps. The same steps are used for all ops.
+    So the times of the ops add up to the mean time of these steps, with all delays.
 
     Args:
         steps: steps of all ranks that were kept.

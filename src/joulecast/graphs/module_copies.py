@@ -28,9 +28,9 @@ _FLAT = "_flat_param"
 _ZERO_SHAPE = "ds_shape"
 """Attribute of weights that ZeRO 3 of DeepSpeed has sharded."""
 _LARGE = 2**24
-"""Numbers of a tensor that is shared, and not copied. It might be a data set."""
+"""Tensors with more elements than this are shared, and not copied. They might be data sets."""
 _MANY = 10_000
-"""Items of a collection that is shared, and not copied, for the same reason."""
+"""Collections with more items than this are shared, and not copied. They might be data sets."""
 _Shapes = dict[tuple[int, str], torch.Size]
 """Whole shapes of weights, by the id of their module and their names there."""
 
@@ -103,7 +103,7 @@ def _unpacked(layer: nn.Module) -> Unpacked | None:
 
 
 class _Copies:
-    """Copies of objects. Equal objects have one copy.
+    """Copies of objects. An object that occurs in several places has one copy.
 
     Args:
         is_sharded: whether weights and buffers become tensors on the meta device. Else, the copies

@@ -36,8 +36,8 @@ def _plain(name: str) -> str:
 
 
 def network_file(graph: str) -> Path | None:
-    """The file of a network, if it is given by this file or by the name of a training that `measure`
-    captured."""
+    """The file of a network, if ``graph`` is the path of a file, or the name of a training that `measure`
+    captured. ``None`` otherwise."""
     if is_path(graph, (".json",)) and not graph.startswith("hf:"):
         return Path(graph)
     name = _plain(graph)

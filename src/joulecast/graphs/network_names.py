@@ -86,7 +86,7 @@ class TransformerSize:
     dense: int = 0
     """Number of first layers that have an MLP in place of experts."""
     dense_ffn: int = 0
-    """Inner size of that MLP; 0: ffn."""
+    """Inner size of the MLP in these first layers (``dense``); 0: ffn."""
     q_rank: int = 0
     """Width that the queries of latent attention come from; 0: they come directly from the layer's input."""
     kv_rank: int = 0
@@ -295,8 +295,8 @@ def parse_network(name: str, also: Sequence[str] = ()) -> TransformerSize:
 
 
 _LONG = 8192
-"""Most tokens of a configuration that are taken as the length of a sample. A configuration with more tokens
-gives a limit, and not the length in training."""
+"""Largest number of tokens in a configuration that is taken as the length of a sample. A larger number is a
+limit, and not the length in training."""
 
 
 def _hugging_face(name: str) -> TransformerSize:

@@ -33,7 +33,7 @@ class DimKind(StrEnum):
     """What it means to split a dim."""
 
     BATCH = "batch"
-    """Samples. All tensors except the parameters have this dim."""
+    """Samples. Tensors with a part for each sample have this dim. Weights do not have it."""
     REDUCE = "reduce"
     """The op sums over this dim. If it is split, each part writes a partial sum."""
     OTHER = "other"
@@ -46,7 +46,7 @@ MAX_SIZE = 10**12
 """Largest size of a dim."""
 _MAX_ELEMENTS = 10**15
 _MAX_POINTS = 10**24
-"""Most points of an op's iteration space: some 10^10 times as many as the largest known op has."""
+"""Largest number of points in an op's iteration space: about 10^10 times that of the largest known op."""
 
 Role = Literal["input", "activation", "parameter", "frozen", "buffer"]
 

@@ -44,7 +44,10 @@ class Precision:
         return self.tensor_bytes < _STATE_BYTES and not self.plain
 
     def of_products(self, known: Container[str]) -> str:
-        """The precision of products without narrower operands, on a device with rates at some precisions."""
+        """The precision at which products run whose operands are not narrower than tensors.
+
+        ``known`` has the precisions at which the device has rates.
+        """
         if self.autocast and "bf16" not in known and "fp16" in known:
             return "fp16"
         return "bf16" if self.plain or self.operand_bytes is not None else self.name
@@ -68,7 +71,7 @@ FUSED = (
     "at bf16 and fp16, the code has fused kernels, as in Megatron-LM. Plain PyTorch with autocast, as in "
     "Hugging Face's Trainer, takes longer: --precision amp"
 )
-"""What an answer says of these precisions if it chose one itself."""
+"""Remark in an answer that chose one of ``FUSED_PRECISIONS``, because no precision was requested."""
 
 
 OPTIMIZERS = {"none": 0, "sgd": 0, "momentum": 1, "adam": 2}

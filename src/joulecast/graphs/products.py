@@ -162,11 +162,12 @@ def grouped(call: Call) -> View:
 
 
 _PLACES, _WINDOW = ("d", "h", "w"), ("k0", "k1", "k2")
-"""Dims of the places of a map, and of a window, of one to three axes: the last names."""
+"""Names of the dims of a map and of a window with three axes. With fewer axes, the last names are used."""
 
 
 def _sides(value: Any, axes: int) -> list[int]:
-    """Torch's number for all axes of a map, or its number for each, as a list of one for each."""
+    """A list with one number for each axis. ``value`` is torch's: one number for all axes, or one for
+    each."""
     return list(value) * axes if len(value) == 1 else list(value)
 
 

@@ -24,7 +24,7 @@ from joulecast.partition.problem import Problem
 from joulecast.partition.stage_costs import StageCosts
 
 _ALL_PAIRS = 500
-"""Ideals whose pairs fit the processor's caches."""
+"""Largest number of ideals whose pairs fit in the processor's caches."""
 
 
 @dataclass(frozen=True)

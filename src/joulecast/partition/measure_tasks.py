@@ -34,7 +34,7 @@ from joulecast.quantities import check_counts
 from joulecast.runs.provenance import host_fingerprint, versions
 
 _MOST = 10**6
-"""Of what a measurement counts: samples, classes, passes."""
+"""Largest number of samples, of classes or of passes in a measurement."""
 
 PATCH = 16
 """Pixels of a side of a vision transformer's patch."""
@@ -195,7 +195,7 @@ def measure_module(
     """Measure every task of a module on one thread. Steps that are measured task by task alternate with whole
     steps.
 
-    Of each kind of step, ``passes`` and one more are made. The first one is dropped. A time is the mean of
+    ``passes`` + 1 steps of each kind are made. The first one of each kind is dropped. A time is the mean of
     the fastest quarter of the steps (:func:`.mean_of_fastest`). The provenance has ``step_s``, the time of a
     whole step of the unchanged module, next to ``tasks_s``, the sum of all tasks. Gradients of the module's
     parameters are dropped.

@@ -16,11 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 _EXACT_BITS = 50
-"""Sums of whole numbers are exact in floating point up to some more."""
+"""Most bits of the sum of all weights, counted in their unit. A float has 53 bits, so such sums are exact."""
 _FEW_NODES = 12
-"""So many are added up faster one by one than by bytes."""
+"""Up to this number of nodes, adding weights node by node is faster than byte by byte."""
 _VISITS_PER_IDEAL = 4
-"""Intervals that are halved for an ideal that is found: 2 where none is in vain."""
+"""Largest number of intervals that the search may visit, for each ideal of its limit. If no interval is
+visited in vain, it needs 2."""
 
 
 class TooManyIdeals(Exception):

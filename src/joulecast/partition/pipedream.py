@@ -21,7 +21,7 @@ from joulecast.partition.order import (
 from joulecast.partition.taskgraph import TaskGraph
 
 MOST_STATES = 5000
-"""The programme tries all pairs of states."""
+"""Largest number of states. It is limited because the programme tries all pairs of states."""
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,7 @@ from joulecast.partition.torch_stages import cut_into_stages, pipeline_of
 from joulecast.runs.provenance import host_fingerprint, source_state, usable_cores, versions
 
 ROUNDS, WARM_UP, ITERATIONS = 2, 1, 4
-"""Turns of each part; steps of a turn that are not kept, and that are."""
+"""Number of turns of each kind of step. In a turn: number of steps that are dropped, and that are kept."""
 _PATCH = 16
 _WHAT = (
     "Forward and backward of training steps in fp32 on one machine, one thread a process, each process on a "
@@ -118,7 +118,7 @@ def measure_pipeline(
 
 
 def _summary(run: dict[str, Any], times: dict[str, Any]) -> dict[str, Any]:
-    """Medians of the times, and the figures that follow from them."""
+    """Medians of the times, and the numbers that follow from them."""
     median = statistics.median
     forward_s, backward_s = map(median, times["forward_s"]), map(median, times["backward_s"])
     stages = [*forward_s], [*backward_s]

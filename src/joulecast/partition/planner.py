@@ -35,9 +35,10 @@ MOST_IDEALS = 60_000
 """Ideals that are listed at most; with more the answer is not certified."""
 _RANDOM_ORDERS = 12
 FEW_IDEALS = 1500
-"""So many are searched at once, without a pipeline to start from."""
+"""If there are at most this many ideals, all are searched at once, without a pipeline to start from."""
 HANDFUL = 100
-"""So many are searched at once, without trying nearer bottlenecks before."""
+"""If at most this many ideals can lead to a better pipeline, all are searched at once. Bottlenecks nearer to
+the bound are not tried before."""
 _FIRST_SHARE, _MOST_FAILURES = 0.25, 2
 
 _BY_WORK = (

@@ -20,7 +20,8 @@ from joulecast.partition.taskgraph import TaskGraph
 from joulecast.runs.files.writing import written_aside
 
 REPEATS = 5
-"""Every planner is timed so often; the least counts, as for all that a machine can only slow."""
+"""Number of times that every planner is timed. The least time counts, because other work on the machine can
+only make it longer."""
 _ANY_BANDWIDTH = 1e9
 """Bytes per second; without transfers and replicas PipeDream's answer does not depend on it."""
 T = TypeVar("T")

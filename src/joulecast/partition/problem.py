@@ -27,7 +27,8 @@ _BOTH_WAYS = 2
 _US = 1e6
 _ROUNDING = 1e-9
 _LARGEST, _EXACT_BITS = 1e300, 51
-"""Of a float's 53 bits two are left for what is counted more than once."""
+"""Sums from the first number on are not rounded. The second one is the number of bits of a sum: two of a
+float's 53 bits are left over, because some numbers are counted more than once."""
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ class StageCosts:
         order = problem.order
         inside = membership(order, self.ideals)
         self._inside = np.packbits(inside, axis=0, bitorder="little").T.copy()
-        """A row a node: which ideals have it, eight a byte."""
+        """One row for each node: which ideals have the node, as bits (eight ideals in a byte)."""
         # In slices: the membership as floats would be eight times as large.
         columns = np.stack(
             [order.weights, problem.parameters, problem.activations, problem.work], axis=1
@@ -44,7 +44,7 @@ class StageCosts:
         self._maximal = _by_ideal(maximal, len(self.ideals))
 
     def _cross(self) -> tuple[Floats, NDArray[np.uint8] | None]:
-        """Cost of what crosses each ideal's edge, and which outputs do."""
+        """For each ideal: the cost of the outputs that cross its edge, and which outputs these are."""
         outputs = self.problem.outputs
         if not outputs:
             return np.zeros(len(self.ideals)), None

@@ -1,8 +1,9 @@
 """Reads the two formats of graphs that can be partitioned: our own task graphs, and PipeDream's profiles.
 
-A profile has a line a node and an indented line an edge, in any order: ``nodeN -- description --
-forward_compute_time=ms, backward_compute_time=ms, activation_size=bytes or [a; b], parameter_size=bytes``,
-sometimes with `` -- stage_id=k`` behind; ``\\tnodeA -- nodeB``. Source nodes called ``Input`` stand for
+A profile has one line for each node, and one indented line for each edge, in any order. The line of a node is
+``nodeN -- description -- forward_compute_time=ms, backward_compute_time=ms, activation_size=bytes or [a; b],
+parameter_size=bytes``, sometimes with `` -- stage_id=k`` behind. The line of an edge is
+``\\tnodeA -- nodeB``. Source nodes called ``Input`` stand for
 the loading of data. They are dropped, as in PipeDream's own optimizer.
 """
 

@@ -19,7 +19,7 @@ FORMAT = "joulecast task graph 1"
 MAX_GRAPH_BYTES = 16_000_000
 MAX_NODES = 20_000
 LARGEST = 1e15
-"""Of times and sizes: 30 years in microseconds, a petabyte."""
+"""Largest time or size: 30 years in microseconds, or a petabyte in bytes."""
 _LONGEST_NAME = 500
 
 

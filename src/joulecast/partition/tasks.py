@@ -117,7 +117,8 @@ def _refuse_read_after_change(traced: fx.GraphModule) -> None:
     own copy of what it gets.
 
     Raises:
-        JoulecastError: a node changes a tensor in place that is read after that. It names the three.
+        JoulecastError: a node changes a tensor in place that is read after that. The error names this node,
+            the changed one and the reader.
     """
     position = {node: index for index, node in enumerate(traced.graph.nodes)}
     for node in traced.graph.nodes:
@@ -142,7 +143,7 @@ class _Walk(fx.Interpreter):
         self.several: set[fx.Node] = set()
         """Nodes that give tensors in a tuple or the like."""
         self.bytes: dict[fx.Node, int] = {}
-        """Of the nodes that give tensors."""
+        """Bytes of the tensors that a node gives. Nodes that give no tensors are left out."""
         self.flops: dict[fx.Node, int] = {}
         self._counter = FlopCounterMode(display=False)
 
@@ -203,7 +204,7 @@ def _tasks(traced: fx.GraphModule, walk: _Walk) -> tuple[CapturedTask, ...]:
     sources: dict[fx.Node, list[str]] = {}
     """The tasks whose tensors a node has, or was computed from."""
     folded: dict[fx.Node, list[fx.Node]] = {}
-    """The folded nodes that a node needs; for a folded one, with itself."""
+    """The folded nodes that a node needs. For a folded node, the node itself is among them."""
     seen: set[int] = set()
     found: list[CapturedTask] = []
     for node in traced.graph.nodes:

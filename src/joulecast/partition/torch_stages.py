@@ -28,7 +28,7 @@ from joulecast.partition.tasks import capture_tasks, left_as_it_was, tensors_of
 Schedule = Literal["gpipe", "1f1b", "interleaved"]
 _OF_ONE_STAGE = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}
 _SIZES_AND_TYPES = {getattr, len, "dim", "ndimension", "numel", "size", "stride", "type"}
-"""What makes no tensor of a tensor, and does not depend on its elements."""
+"""Functions and methods that take a tensor, return no tensor, and do not depend on the elements."""
 
 
 class _Values(fx.Interpreter):
@@ -202,7 +202,7 @@ class _Cut:
         return made
 
     def _tensors(self, nodes: Sequence[fx.Node]) -> tuple[Tensor, ...]:
-        """What these nodes give, without the elements."""
+        """The tensors that these nodes give, on the meta device (without elements)."""
         return tuple(
             torch.empty(value.shape, dtype=value.dtype, device="meta").requires_grad_(
                 value.requires_grad
@@ -264,7 +264,7 @@ def pipeline_of(
         mine: modules of :func:`stages_of_rank`, on the device.
         stages: number of all stages. It equals the number of ranks, or a multiple of it with ``interleaved``.
         micro_batches: number of equal parts of a step's batch.
-        loss: function of the last stage's outputs and the target: the mean over a micro-batch.
+        loss: takes the last stage's outputs and the target. Returns the mean loss over a micro-batch.
         device: device of this rank.
 
     Raises:

@@ -39,7 +39,8 @@ from joulecast.simulate.topology import with_links
 
 
 def precision_asked(request: OnSimulator) -> str:
-    """The precision of a request. If it has none: the usual one. Ops are measured at fp32."""
+    """The precision of a request. If the request has none: fp32 if it names a database, because ops are
+    measured at fp32, and otherwise the first of :func:`.usual_precisions`."""
     if request.precision or request.database is not None:
         return request.precision or "fp32"
     platform = simulated_platform(request.platform)
@@ -68,8 +69,8 @@ def search_request(request: SearchRequest, value_on: Callable[[Platform], Value 
     """The ranked strategies that are requested.
 
     Args:
-        value_on: a function that gives, for a platform, the function of a step by which strategies are
-            ranked. If it gives ``None``, all strategies are simulated.
+        value_on: takes a platform, and returns the function that ranks strategies (a ``Value``). If it
+            returns ``None``, all strategies are simulated, and ranked by time.
     """
     graph, training, platform, costs = _asked(request)
     batch = request.global_batch or BATCH_PER_DEVICE * request.devices

@@ -96,13 +96,14 @@ class _Class:
 
         If ``z`` seconds of computing hide ``z`` seconds of exchange, both take ``1 + gamma`` times as long.
         So a step takes at least ``least_s + gamma z``, and at least ``computing + exchange - (1 - gamma) z``.
-        Up to a gamma of 1, the larger of both is least where they are equal.
+        ``z`` is not known. If gamma is at most 1, the first bound grows with ``z``, and the second one falls.
+        So a step takes at least the time at which the two bounds are equal.
         """
         gamma = min(self.compiler.slowdown.gamma, 1.0)
         return least_s + gamma * max(0.0, self.computing_s + self.flowing_s - least_s)
 
     def _flowing(self, work: TurnWork, buckets: list[Bucket]) -> Iterator[tuple[str, float]]:
-        """Streams of exchange that slows computing, and seconds that bytes flow, without latencies."""
+        """The messages that slow computing: the stream of each, and its seconds without latency."""
         flow = self.transfers.flow
         for message in work.phase.messages:
             if message.weights:
@@ -117,8 +118,9 @@ class _Class:
         """The least time of a turn.
 
         Args:
-            begin_s: 0 counts from the begin of the turn, if everything that it receives has arrived. Minus
-                infinity counts from the arrival, if the turn has waited for nothing else.
+            begin_s: begin of the turn. Seconds count from the moment at which all that the turn receives has
+                arrived. With 0, the turn begins at this moment. With minus infinity, what does not need the
+                received tensors has been done before.
         """
         messages, done = work.phase.messages, dict[int, float]()
         now = weights_s = begin_s

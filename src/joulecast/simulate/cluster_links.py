@@ -37,8 +37,8 @@ _KINDS: dict[str, Kind] = {
     "reduce_scatter": "reduce_scatter",
     "alltoall": "all_to_all",
 }
-"""Tests in which all GPUs of a node do the same. In ``sendrecv_perf``, one GPU of a node sends to the next
-node. No platform has its share of the network cards."""
+"""Tests in which all GPUs of a node do the same. ``sendrecv_perf`` is left out: only one GPU of a node sends
+to the next node, and no platform says which share of the network cards one GPU can use."""
 
 
 def collective_seconds(
@@ -86,7 +86,8 @@ _LEAST_S = 1e-6
 _TRIED = sorted(np.linspace(-5, 5, 41).tolist(), key=abs)
 """Logarithms of the factors that a fit starts from. The factors that change least come first."""
 _ODD = 0.1
-"""Error above which a point counts less than its square, because some points are off tenfold."""
+"""Points with a larger error than this count less than the square of their error, because some points are off
+tenfold."""
 
 
 @dataclass(frozen=True)

@@ -65,7 +65,7 @@ class StagePlan:
     buckets: list[Bucket]
     """Gradients that are sent together."""
     works: dict[tuple[str, bool], TurnWork] = field(default_factory=dict)
-    """Work of turns, by phase and whether it is the first forward or last backward of the step."""
+    """Work of turns, by phase and ``at_edge`` (:class:`joulecast.simulate.schedules.Work`)."""
 
 
 def _weights_share(graph: OpGraph, op: Op) -> float:

@@ -26,7 +26,7 @@ _SHARED, _SHARED_TAIL = 0.055, 5
 the groups have a shared error of 0.03 to 0.2. With a larger scale, a single step changes different steps
 more. This helps if the whole GPU is off, and makes other steps worse if the step is an outlier. The error
 after one step is 6.2 % for scales from 0.03 to 0.055, and 7 % for 0.08. If all steps of a GPU are made 15 %
-slower, it is 12, 10 and 8 %."""
+slower, the error is 12 % for a scale of 0.03, 10 % for 0.055 and 8 % for 0.08."""
 _OWN, _OWN_TAIL = 0.08, 3
 """The same for the error that each step has alone."""
 _REACH = 1.0
@@ -78,7 +78,7 @@ class MeasuredError:
 
 
 def _log_density(x: NDArray[np.float64], freedom: float) -> NDArray[np.float64]:
-    """Logarithm of the density of Student's t but for a constant (``scipy.stats`` takes 0.4 s to load)."""
+    """Logarithm of the density of Student's t, up to a constant. (``scipy.stats`` takes 0.4 s to load.)"""
     logs: NDArray[np.float64] = -(freedom + 1) / 2 * np.log1p(x**2 / freedom)
     return logs
 
@@ -131,7 +131,8 @@ def _judged() -> dict[str, Any]:
 
 
 def memory_width(devices: int) -> float:
-    """Share by which 90 % of measured peaks of memory are off, on one device or on several."""
+    """The relative error that 90 % of simulated peaks of memory do not exceed, on one device or on
+    several."""
     return float(_judged()["memory"]["one" if devices == 1 else "several"])
 
 

@@ -410,7 +410,7 @@ def memory_verdict(
     """One line: whether the step fits in memory, and if not, what does not.
 
     Args:
-        ends: of the 90 % interval of the fullest device's bytes.
+        ends: ends of the 90 % interval of the fullest device's bytes.
     """
     device = platform.require_cluster().device
     limit, worst = device.memory_bytes, max(memory, key=lambda m: m.peak_bytes)

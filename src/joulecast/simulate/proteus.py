@@ -170,8 +170,8 @@ class RingTransfers(Transfers):
         return np.arange(self.topology.devices)
 
     def priced(self) -> tuple[list[Flow], list[float]]:
-        """All flows, and the bytes/s of their ports. Each flow has its own port. Groups of a kind that cross
-        a level above the device divide it."""
+        """All flows, and the bytes/s of their ports. Each flow has its own port. If several groups of one
+        kind cross the same link above the devices, the rate of their port is divided by their number."""
         flows: list[Flow] = []
         capacity = []
         for number, (kind, group, members) in enumerate(self.specs):

@@ -26,12 +26,12 @@ class Turn(NamedTuple):
 
 
 class Work(NamedTuple):
-    """The work of a turn. Most turns of a step have the same few works."""
+    """The work of a turn. A step has many turns, but few different pieces of work."""
 
     phase: Phase
     chunk: int
     at_edge: bool
-    """Whether it is the first forward of a chunk, or the last backward or gradients of weights."""
+    """Whether the turn is a chunk's first ``forward``, its last ``backward``, or its last ``weights``."""
 
 
 class DeviceOrder:
@@ -48,7 +48,8 @@ class DeviceOrder:
 
     @cached_property
     def in_flight(self) -> dict[tuple[Work, tuple[int, ...]], None]:
-        """Works, each with the micro-batches of each chunk whose saved tensors the device holds before it."""
+        """The pieces of work. With each: how many micro-batches of each chunk have saved tensors in the
+        device's memory before this piece begins."""
         held = [0] * (1 + max(work.chunk for work in self.works))
         # If a backward pass is split in two, its saved tensors are needed until the second half.
         halves = any(work.phase == "weights" for work in self.works)
@@ -87,8 +88,11 @@ def _order(kind: str, pipeline: int, device: int, micro_batches: int, chunks: in
 
 
 def _1f1b(devices: int, device: int, micro_batches: int) -> list[Turn]:
-    """Do a forward if fewer than p - d micro-batches of device d of p are between forward and backward, and
-    otherwise a backward."""
+    """Order of a device's work with 1F1B.
+
+    Of p devices, device d (from 0) does a forward if fewer than p - d of its micro-batches wait for their
+    backward, and if there is a forward left. Otherwise it does a backward.
+    """
     order: list[Turn] = []
     forward = backward = 0
     while backward < micro_batches:
@@ -126,10 +130,10 @@ def _interleaved(devices: int, device: int, micro_batches: int, chunks: int) -> 
 def _zero_bubble(devices: int, device: int, micro_batches: int) -> list[Turn]:
     """Order of a device's work when its backward is split in two (ZB-H1).
 
-    Gradients of weights wait until there is nothing else to do. Device ``i`` postpones the gradients of ``i``
-    micro-batches, and computes them at the end, in the time that is the bubble of 1F1B. If forward and both
-    parts of the backward take the same time, the bubble is a third of 1F1B's, and no device keeps more than
-    the first one.
+    Device ``i`` computes the gradients of weights ``i`` micro-batches later than the rest of the backward. So
+    the gradients of ``i`` micro-batches are left at the end. They are computed in the time that is the bubble
+    of 1F1B. If forward and both parts of the backward take the same time, the bubble is a third of 1F1B's. No
+    device keeps more micro-batches than the first one.
     """
     ahead = min(micro_batches, devices - device)
     order = [Turn("forward", batch) for batch in range(ahead)]

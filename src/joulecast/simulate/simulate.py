@@ -134,7 +134,7 @@ class Simulation:
 
     @property
     def memory_ends_bytes(self) -> tuple[float, float]:
-        """Ends of the 90 % interval of that peak."""
+        """Ends of the 90 % interval of :attr:`peak_memory_bytes`."""
         width = memory_width(self.strategy.devices)
         return (1 - width) * self.peak_memory_bytes, (1 + width) * self.peak_memory_bytes
 

@@ -38,7 +38,7 @@ def shards_state(axis: str) -> bool:
 
 
 def joined(axes: tuple[str, ...]) -> tuple[str, ...]:
-    """The axes. Those along which ZeRO shards are joined into one axis, which comes first."""
+    """The axes. First comes one axis that joins all axes along which ZeRO shards, and then the others."""
     sharded = [axis for axis in axes if axis in _SHARDED]
     others = tuple(axis for axis in axes if axis not in _SHARDED)
     return ("+".join(sharded), *others) if sharded else others

@@ -106,8 +106,8 @@ class _Search:
     candidates: list[StrategyAlternatives]
     value: Value
     _stages: dict[object, list[tuple[float, float]]] = field(default_factory=dict)
-    """Seconds of the stages of strategies without recomputation, which does not change them. Without it, a
-    plan takes a tenth longer."""
+    """Cache: seconds of the ops of each stage. Recomputation does not change them. Without this cache, a plan
+    takes a tenth longer."""
 
     @cached_property
     def _recomputations(self) -> list[Recompute]:

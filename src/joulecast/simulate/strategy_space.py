@@ -40,7 +40,7 @@ class StrategyAlternatives:
 
     @property
     def grid(self) -> tuple[int, int]:
-        """Numbers of pipeline stages and of tensor-parallel devices."""
+        """The number of pipeline stages, and the number of tensor-parallel devices."""
         mesh = self.by_micro_batches[0].mesh
         return mesh["pipeline"], mesh["tensor"]
 

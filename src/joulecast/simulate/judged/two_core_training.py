@@ -129,7 +129,7 @@ class TrainingResults(Measurements[TrainingConfiguration]):
     parts: pd.DataFrame
     """``part``, ``network``, ``rank``, ``bytes``, and the same summary as ``collectives``."""
     databases: Databases
-    """Each row comes from its quietest session."""
+    """Of each network and number of ranks, only the database of the quietest session."""
     graphs: dict[str, OpGraph]
     """Op graphs by network."""
 
