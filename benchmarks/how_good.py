@@ -290,7 +290,8 @@ BRIEFS = [
         "error_percent",
     ),
     Brief(
-        "Simulated step from the GPU's name alone: mean error",
+        "Simulated step from the GPU's name alone: mean error. Some constants were tuned on these GPUs; with "
+        "constants from other GPUs, it is [7 to 12 %](explanation/simulator.md#what-it-is-judged-on)",
         "single GPUs of many kinds (NeuSight's data)",
         "simulator_real_gpus",
         {"data": "neusight", "gpu": "all"},
@@ -308,7 +309,8 @@ BRIEFS = [
         peer_is="vTrain itself",
     ),
     Brief(
-        "The same, FSDP",
+        "The same, FSDP. With constants from other GPUs, it is "
+        "[6.4 %](explanation/simulator.md#what-it-is-judged-on)",
         "A100 and H100 (llm-foundry's data)",
         "simulator_real_gpus",
         {"data": "llm_foundry", "gpu": "all"},

@@ -317,6 +317,7 @@ def test_experts_stay_wide_under_autocast() -> None:
     assert written == {4}
 
 
+@pytest.mark.long
 def test_settings_that_were_measured_later() -> None:
     """33 settings of plain PyTorch on another H100, most on a slow host, and 7 on another H200."""
     steps = [

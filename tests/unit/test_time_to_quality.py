@@ -146,6 +146,7 @@ def test_a_smaller_scale_than_any_that_was_run_is_no_surer_than_a_larger_one():
     assert half > 0.6 * widths([32])[0]
 
 
+@pytest.mark.long
 def test_most_scales_that_were_not_run_are_inside_their_intervals(widths_module, of_round):
     scales = widths_module.other_scales(of_round)
     assert len(scales) > 150

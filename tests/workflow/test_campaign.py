@@ -117,6 +117,7 @@ def test_a_lost_record_of_the_tuning_comes_from_its_history(campaign, tmp_path):
     assert json.loads(record.read_text())["recurrences"] == before, "nothing is trained twice"
 
 
+@pytest.mark.long
 def test_restored_results_need_only_what_is_removed_in_a_fresh_clone(campaign, tmp_path):
     fresh_clone(tmp_path)  # newer than the results, which keep their times
     shutil.copytree(campaign / "results", tmp_path / "results")

@@ -68,6 +68,7 @@ def test_mistakes_in_the_configuration_are_said_in_one_line(workflow_copy, chang
     assert done.returncode != 0 and said in text and "Traceback" not in text
 
 
+@pytest.mark.long
 def test_a_platform_may_be_a_file_anywhere(workflow_copy, tmp_path):
     own = (workflow_copy / "config/platforms/this-machine.yaml").read_text()
     (tmp_path / "mine.yaml").write_text(own.replace("name: this-machine", "name: mine"))
