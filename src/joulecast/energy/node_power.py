@@ -32,7 +32,7 @@ _LEVEL, _DRAWS = 0.9, 2000
 
 REST_SHARE = 0.42
 """Power of all other parts of a node (processors, memory, network, fans, losses), divided by the power limits
-of its GPUs. It is for nodes that nobody metered: the geometric mean of two nodes of 8 H100. The metered node
+of its GPUs. It is for unmetered nodes: the geometric mean of two nodes of 8 H100. The metered node
 has 0.32: its idle power, without the idle power of its GPUs (``graphs/clocks.py``). An air-cooled node of
 another maker has 0.55: in MLPerf trainings it draws 7.1 kW where the metered one draws 5.8 (from a submission
 that is not shipped)."""

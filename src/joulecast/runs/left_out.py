@@ -92,15 +92,16 @@ def _of_one_unit(runs: pd.DataFrame) -> pd.DataFrame:
 def _refuse_copies(runs: pd.DataFrame) -> None:
     """Raise an error if two records are of one run, such as a backup, or a copy with one more meter. The copy
     would count as a repeat."""
-    for (run, *_), same in runs.groupby(["run", "workload", "platform", "total_s"]):
-        by_start: dict[str, str] = {}
-        for folder in same["folder"].unique() if len(same) > 1 else ():
-            other = by_start.setdefault(read_info(Path(folder)).started_utc, folder)
-            if other != folder:
-                raise JoulecastError(
-                    f"{run} is there twice: {other} and {folder}; give a folder that has one of them "
-                    "(--records)"
-                )
+    found: dict[tuple[str, ...], str] = {}
+    same = runs.duplicated(["run", "workload", "platform", "total_s"], keep=False)
+    for row in runs[same].itertuples():
+        started = read_info(Path(row.folder)).started_utc
+        other = found.setdefault((row.run, row.workload, row.platform, started), row.folder)
+        if other != row.folder:
+            raise JoulecastError(
+                f"{row.run} is there twice: {other} and {row.folder}; give a folder that has one of them "
+                "(--records)"
+            )
 
 
 def _refuse_two_of_one_name(runs: pd.DataFrame) -> None:

@@ -38,7 +38,7 @@ def stage_seconds(ready: Prepared) -> list[tuple[float, float]]:
         seconds = {"forward": 0.0, "backward": 0.0}
         for split, count in Counter(item.split for item in program.items).items():
             for direction in split.directions(ready.training.inference):
-                cost = ready.costs.cost_of(ready.graph, split, direction)
+                cost = ready.costs.cost(ready.graph, split.op, split.parts, direction)
                 seconds[direction] += count * cost.seconds
         found.append((seconds["forward"], seconds["backward"]))
     return found

@@ -5,7 +5,7 @@ signature. A search asks for the cost of the same few signatures thousands of ti
 """
 
 from collections.abc import Callable, Hashable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from joulecast.graphs.autocast import cast_reads, casts_first
 from joulecast.graphs.costs import Cost, Costs, Direction, Parts, Scaled
@@ -14,9 +14,6 @@ from joulecast.graphs.opgraph import Access, Op, OpGraph
 from joulecast.graphs.precision import DEFAULT_TRAINING, TrainingSetup
 from joulecast.simulate.correction import MeasuredSteps, step_setting
 from joulecast.simulate.strategy import Strategy, gradient_passes
-
-if TYPE_CHECKING:
-    from joulecast.simulate.placement import Split
 
 Signature = tuple[object, ...]
 T = TypeVar("T")
@@ -85,7 +82,6 @@ class CachedCosts:
         self.evidence = evidence
         """Measured steps that correct the costs of other steps."""
         self._known: dict[tuple[object, ...], Cost] = {}
-        self._of_splits: dict[tuple[Split, Direction], Cost] = {}
         self._in_steps: dict[tuple[float, float | None], CachedCosts] = {(0.0, None): self}
 
     def in_step(self, graph: OpGraph, strategy: Strategy, inference: bool) -> "CachedCosts":
@@ -108,13 +104,6 @@ class CachedCosts:
         if key not in self._known:
             self._known[key] = self.costs.cost(graph, op, parts, direction)
         return self._known[key]
-
-    def cost_of(self, graph: OpGraph, split: "Split", direction: Direction) -> Cost:
-        """The cost of an op with the parts of its split. Strategies with the same mesh share their splits."""
-        key = split, direction
-        if key not in self._of_splits:
-            self._of_splits[key] = self.cost(graph, split.op, split.parts, direction)
-        return self._of_splits[key]
 
     def optimizer(self, parameter_bytes: float, training: TrainingSetup = DEFAULT_TRAINING) -> Cost:
         return self.costs.optimizer(parameter_bytes, training)

@@ -330,7 +330,8 @@ def _cut(
         blocks = costs.op_cache.once(graph, "blocks", lambda: blocks_of(graph))
         seconds = {
             split: sum(
-                costs.cost_of(graph, split, direction).seconds for direction in get_args(Direction)
+                costs.cost(graph, split.op, split.parts, direction).seconds
+                for direction in get_args(Direction)
             )
             for split in dict.fromkeys(splits)
         }

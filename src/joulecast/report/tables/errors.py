@@ -117,9 +117,9 @@ def _best_rivals(cells: pd.DataFrame) -> pd.DataFrame:
         if best is not None:
             found = (OURS, best.rival, best.rival_percent, best.better_by_points)
             rows.append([*question, *found])
-    beside = ["best_rival", "best_rival_percent", "better_by_points"]
-    found = pd.DataFrame(rows, columns=[*_QUESTION, "model", *beside])
-    return found.astype(dict.fromkeys(beside[1:], float))
+    names = ["best_rival", "best_rival_percent", "better_by_points"]
+    found = pd.DataFrame(rows, columns=[*_QUESTION, "model", *names])
+    return found.astype(dict.fromkeys(names[1:], float))
 
 
 def energy_summary(fit: CampaignFit, published: PublishedErrors) -> pd.DataFrame:
@@ -316,11 +316,11 @@ def _error(cells: pd.DataFrame, rivals: bool = True) -> str:
         )
         best = best_rival(cells) if rivals else None
         if best is not None:
-            beside = f"The best rival, {best.rival}, is {percent(best.rival_percent)} off"
+            sentence = f"The best rival, {best.rival}, is {percent(best.rival_percent)} off"
             if best.settings < ours["settings"]:
                 shared = counted(best.settings, "setting")
-                beside += f" on the {shared} that it predicts, MC2 {percent(best.mc2_percent)}"
-            parts.append(f"{beside} (better than MC2)" if best.better_by_points < 0 else beside)
+                sentence += f" on the {shared} that it predicts, MC2 {percent(best.mc2_percent)}"
+            parts.append(f"{sentence} (better than MC2)" if best.better_by_points < 0 else sentence)
     if is_number(ours["covered_percent"]):
         parts.append(
             f"{ours['covered_percent']:.0f} % of the {'' if seen else 'held-out '}runs lie inside the 90 % "
