@@ -100,7 +100,8 @@ class RunTimes:
             law = self.law(run["network"], own["work_unit"].iloc[0])
             work = law.draws(run["submitter"], run["batch"], normal)
             if np.isnan(run["batch"]):
-                # The work depends on the batch, by as much as it departs from a law.
+                # The work depends on the batch, which is not known. It is assumed to vary by as much as the
+                # work of a benchmark departs from the law.
                 work = float(own["samples"].mean()) * np.exp(DEPARTURE * normal)
         seconds = rate.seconds(run, work)
         seconds = seconds * np.exp(rate.noise(float(run["ranks"]), work_is) * jitter)

@@ -82,8 +82,8 @@ class Calibrated:
 
 
 _ALL_DURING_TRAINING = 0.9
-"""Share of the evaluations with training in force, from which on other nodes than the training's do them:
-where training waits for the first part of an evaluation, the same nodes do it."""
+"""If training continues during at least this share of the evaluations' time, separate nodes evaluate. (If the
+training waits during the first part of an evaluation, the same nodes do both.)"""
 
 
 def evaluates_apart(run: Any) -> Any:
@@ -103,8 +103,8 @@ def evaluators_of(runs: pd.DataFrame) -> pd.Series:
 
 
 def apart_seconds(nodes: Any, run: Any) -> Any:
-    """Some nodes evaluate while others train. Their excess energy, as node-seconds of full excess power.
-    Between evaluations they wait at partial duty, with the power of Fan's curve."""
+    """Excess energy of ``nodes`` nodes that evaluate while others train, as node-seconds of full excess
+    power. Between evaluations, these nodes wait at partial duty, with the power of Fan's curve."""
     training_s = np.maximum(np.asarray(run["training_s"], float), 1e-9)
     share = np.minimum(1.0, np.asarray(run["both_s"], float) / training_s)
     return nodes * training_s * duty(share, 1.0)

@@ -175,7 +175,7 @@ def power_widths(energy: StepEnergy, simulation: Simulation) -> tuple[float, flo
 def _busy_s(simulation: Simulation) -> float:
     """Seconds of a step in which its GPUs draw the power of computing.
 
-    While plain PyTorch runs, they wait for the host, and kernels wait for their own threads.
+    In plain PyTorch, the GPUs also wait for the host, and kernels wait for their own threads.
     """
     updating_s = simulation.optimizer_s
     ops_s = simulation.breakdown.computing_s - updating_s
@@ -343,7 +343,7 @@ def energy_of_steps(simulation: Simulation, steps: int = 1) -> dict[str, Any]:
         "time_low_s": low_s,
         "time_high_s": high_s,
         "energy_j": energy.joules,
-        # An interval of the power alone is none of a run.
+        # If the time has no interval, the interval of the power alone is not an interval of the energy.
         "energy_low_j": energy.low_j if ends else None,
         "energy_high_j": energy.high_j if ends else None,
     }
