@@ -190,8 +190,8 @@ def left_out_widths(
 
 
 def conformal_width(sizes: Iterable[float]) -> float:
-    """The least width that a new error of the same kind keeps with a probability of 90 % (conformal). If
-    there are fewer than nine errors, it is the largest of them; without errors, NaN."""
+    """The least width that a new error of the same kind does not exceed, with a probability of 90 %
+    (conformal). If there are fewer than nine errors, it is the largest of them; without errors, NaN."""
     found = sorted(sizes)
     place = min(len(found), math.ceil(0.9 * (len(found) + 1)))
     return found[place - 1] if found else math.nan

@@ -63,7 +63,7 @@ class _Size:
     """What the trials of one batch size say."""
 
     epochs: list[float] = field(default_factory=list)
-    """Of the trials that reached the target."""
+    """Numbers of epochs of the trials that reached the target."""
     failed_epochs: list[float] = field(default_factory=list)
     cost_of_epoch: float = inf
     stopped_at: float = 0.0

@@ -57,7 +57,7 @@ def all_gpus() -> Any:
 
 
 def _asking(name: str, ask: Callable[[], float]) -> Callable[[], float]:
-    """A question to a device, with Zeus' errors as ours."""
+    """A function that asks a device. It raises :class:`ReadFailed` in place of Zeus' errors."""
 
     def asked() -> float:
         try:
