@@ -94,7 +94,8 @@ class MeteredNode:
 
     @property
     def rises(self) -> bool:
-        """Whether the joules of a step never fall if the step takes longer, nor if it computes longer."""
+        """Whether the joules of a step never fall, neither if the step takes longer, nor if it computes
+        longer."""
         bent = 0 <= self.kappa.mean * (FAN_EXPONENT - 1) <= 1
         return self.idle_w >= 0 and self.full_w >= self.idle_w and bent
 
@@ -123,7 +124,7 @@ class MeteredNode:
         spread = math.hypot(spread, unseen)
         random = np.random.default_rng(0)
         kappas = drawn_kappas(self.kappa, random, _DRAWS)
-        # Powers are positive, however little is known of them.
+        # Powers are positive, so their logarithms are drawn.
         rise = np.exp(random.normal(0.0, spread, _DRAWS))
         floor_w = nodes * self.idle_w * np.exp(random.normal(0.0, spread, _DRAWS))
         line_w = floor_w + excess_w * rise * parts.sum() * duty(np.asarray(share), kappas)

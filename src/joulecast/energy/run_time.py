@@ -86,7 +86,7 @@ class RunTimes:
 
     def draws(self, run: pd.Series, count: int = DRAWS) -> tuple[Floats, Floats]:
         """Draws of the seconds and the work of a run. If its ``samples`` are NaN, the law gives the work at
-        its batch. Draws are NaN for a series without runs of its own."""
+        its batch. If the series has no runs of its own, the seconds are NaN, and the work stays as it is."""
         if not self.knows(run["series"]):
             return np.full(count, np.nan), np.full(count, run["samples"])
         rate = self.rate(run["series"])

@@ -57,7 +57,7 @@ class TimeShares:
             name: between(share) * (total_s - stalled_s) for name, share in self.shares.items()
         }
         breaks = between(self.starts)
-        # If evaluations are shorter than a break, the device stays warm.
+        # If evaluations are shorter than ``SHORTEST_BREAK_S``, the device stays warm.
         each_s = phases["evaluating_s"] / max(breaks - 1, 1.0)
         starts = np.where(each_s > SHORTEST_BREAK_S, breaks, min(breaks, 1.0))
         return {**phases, "stalled_s": stalled_s, "starts": starts, "total_s": total_s}

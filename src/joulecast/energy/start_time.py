@@ -44,8 +44,8 @@ class Hours:
     values: dict[str, Floats]
 
     def kwh_cost(self, name: str, starts_s: Any, ends_s: Any) -> Floats:
-        """The value of a kWh, summed over the seconds of some spans. The spans must lie inside of the file's
-        time."""
+        """For each span of time, the integral of a value over its seconds. The spans must lie inside of the
+        file's time."""
         summed = np.concatenate([[0.0], np.cumsum(np.diff(self.edges_s) * self.values[name])])
         ends, starts = (np.interp(each, self.edges_s, summed) for each in (ends_s, starts_s))
         return np.asarray(ends - starts)
