@@ -77,7 +77,7 @@ def _significant(value: float, count: int = 3) -> str:
 def _together(
     values: Sequence[Any], units: Sequence[tuple[float, str]], count: int = 3
 ) -> list[str]:
-    """Values in the unit that fits the first of them, with so many significant digits."""
+    """Values in the unit that fits the first of them, with ``count`` significant digits."""
     first = next((abs(value) for value in values if is_number(value)), 0.0)
     size, unit = next(((s, u) for s, u in units if first >= s), units[-1])
     return [

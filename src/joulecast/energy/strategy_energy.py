@@ -33,8 +33,8 @@ class StepEnergy:
     """Joules of one step of all nodes; ``None`` with a reason if they are not known.
 
     Attributes:
-        source: source of the energies to which the powers were fitted: measured, estimated, recorded or
-            imported.
+        source: source of the energies to which the powers were fitted (measured, estimated, recorded or
+            imported); or ``described``, if the powers follow from the description of the GPUs.
         reason: why there are no joules.
         power_w: mean power of all nodes together over the step.
         low_j, high_j: 90 % interval; ``None`` with ``why_no_interval``.
@@ -57,7 +57,7 @@ class StepEnergy:
 
     @property
     def label(self) -> str | None:
-        """The label of the figure: a simulated time with fitted powers."""
+        """The label of the joules: a simulated time, and the source of the powers."""
         return self.source and f"simulated time, {self.source} power"
 
     def as_json(self) -> dict[str, Any]:

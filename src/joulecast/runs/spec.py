@@ -52,11 +52,11 @@ class Workload(FrozenContent):
     """Network and data of a training."""
 
     network: str
-    """Its name."""
+    """Name of the network."""
     dataset: str = "digits"
-    """Its name."""
+    """Name of the data set."""
     data_root: str | None = None
-    """Folder with its files."""
+    """Folder with the files of the data set."""
     image_size: int = Field(64, ge=8)
     """Side of the images in pixels."""
     patch_size: int = Field(16, ge=1)

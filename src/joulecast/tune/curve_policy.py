@@ -82,7 +82,7 @@ class Curve:
         earlier: by batch size, the log cost of earlier runs on another device (:func:`earlier_costs`).
         horizon: number of recurrences for which a better batch size will probably be used.
         reach: largest distance, in sizes, of an untried size from a size that has reached the target.
-        beta: a try is stopped when it costs more than this many times the best.
+        beta: the try of a new size is stopped when it costs more than this many times the best size.
         window: number of newest trials that count for every batch size; ``None``: all.
 
     Raises:

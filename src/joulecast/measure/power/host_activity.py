@@ -102,7 +102,7 @@ class HostActivity:
             return []
         elapsed = max(now_s - self._last_s, 1e-9)
         network = self._network_bytes()
-        # Counters of an interface that went away go with it.
+        # If an interface goes away, its counters are gone, too. So the sum may fall.
         rate = round(max(0.0, (network - self._last_network) / elapsed))
         capacity = self._nodes.core_seconds_per_s
         gpu = gpu_utilisation() if self._has_gpu else None
