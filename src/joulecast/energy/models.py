@@ -221,8 +221,8 @@ class MC2OnPhases:
         """Joules and seconds of ``runs``, with intervals.
 
         The half width of an energy is at least MC2's error on settings that it had not seen. MC2's error on
-        the workload's own runs is added to it in quadrature. Beyond the largest node count of these runs,
-        this error grows with each doubling.
+        the workload's own runs is added in quadrature to all half widths. Beyond the largest node count of
+        these runs, this error grows with each doubling.
         """
         prediction = self._predicted(runs, time)
         if self.intervals:

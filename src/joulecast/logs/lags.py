@@ -32,8 +32,8 @@ _REACH_S = 300.0
 _UNEXPLAINED = 0.45
 """Share of the readings' variance that the run's activities may leave open at a lag that is believed."""
 _NEXT_BEST = 1.25
-"""A lag is believed only if every other lag leaves open more than this many times its variance. Other lags
-are at least ``_APART_S`` seconds, and at least half of the lag, away from it."""
+"""A lag is believed only if each other lag leaves more than this many times as much variance open. Other lags
+differ from it by more than ``_APART_S`` seconds, and by more than half of it."""
 _APART_S = 10.0
 _LEAST_CONTRAST = 0.04
 """Least standard deviation of the readings, divided by the power under load. With less, the readings show no

@@ -32,7 +32,8 @@ _NIC_SHARE = 0.9
 """Share of a network card's nominal rate that collectives reach (an assumption)."""
 _LAUNCH_S, _STEP_S, _NIC_STEP_S = 37e-6, 2.4e-6, 9.6e-6
 """Seconds before a collective begins to send data; seconds of each of its steps inside a node; and seconds of
-each of its steps between nodes. They were fitted to ``allreduce_in_node.csv``."""
+each of its steps between nodes. The first two were fitted to ``allreduce_in_node.csv``. The third is a
+constant of NCCL (see ``simulate/proteus.py``), because that file has measurements on one node only."""
 _EAGER_SHARE = 0.95
 """Share of the best shape's rate that matrix products of plain PyTorch reach on one GPU. There, every other
 kernel is counted separately. It was fitted to the products of steps on an H100 (``plain_pytorch.csv``: 0.89
