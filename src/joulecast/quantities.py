@@ -24,9 +24,10 @@ _JOULES = ((1e9, "GJ"), (1e6, "MJ"), (1e3, "kJ"), (1.0, "J"), (1e-3, "mJ"))
 _WATT_HOURS = ((1e9, "GWh"), (1e6, "MWh"), (1e3, "kWh"), (1.0, "Wh"))
 _J_PER_WH = 3600.0
 _MUCH_J = 3.6e3
-"""Joules (1 Wh) from which an energy is given as a bill has it, in Wh or kWh."""
+"""Joules (1 Wh) from which an energy is given in Wh or kWh, as on a bill."""
 _NO_CENTS, _TENTH = 1000.0, 0.1
-"""Amounts of money from which cents say nothing more, and below which they say too little."""
+"""An amount of money from the first number on is written without cents. An amount below the second number has
+more digits than cents."""
 _GRAMS = ((1e6, "t"), (1e3, "kg"), (1.0, "g"), (1e-3, "mg"))
 _PART = re.compile(r"(\d+\.?\d*|\.\d+)\s*([a-z]+)\s*")
 _TYPED = {"s": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
@@ -76,7 +77,7 @@ def _significant(value: float, count: int = 3) -> str:
 def _together(
     values: Sequence[Any], units: Sequence[tuple[float, str]], count: int = 3
 ) -> list[str]:
-    """Values in the unit that fits the first of them, with so many significant digits."""
+    """Values in the unit that fits the first of them, with ``count`` significant digits."""
     first = next((abs(value) for value in values if is_number(value)), 0.0)
     size, unit = next(((s, u) for s, u in units if first >= s), units[-1])
     return [
@@ -146,7 +147,7 @@ def _coins(value: float) -> str:
         return f"{value:,.0f}"
     if size >= _TENTH or not size:
         return f"{value:.2f}"
-    # As people write money, without an exponent, however little it is.
+    # People write money without an exponent, however little it is.
     return f"{value:.{1 - math.floor(math.log10(size))}f}"
 
 
@@ -243,7 +244,7 @@ def mass_kg(text: str) -> float:
 
 
 def percent(value: Any, signed: bool = False) -> str:
-    """A percentage, with its sign if this matters."""
+    """A percentage. If ``signed``, an increase has a ``+``."""
     if not is_number(value):
         return NONE
     places = 0 if abs(value) >= 10 or value == 0 else 1 if abs(value) >= 1 else 2

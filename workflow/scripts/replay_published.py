@@ -1,4 +1,4 @@
-"""Replay the experiments of the papers: Zeus with the number of recurrences in its paper, and the
+"""Replay two papers: Zeus with the number of recurrences in its paper, and the experiments of its
 reproduction."""
 
 from pathlib import Path

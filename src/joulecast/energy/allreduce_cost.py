@@ -1,7 +1,7 @@
-"""What an all-reduce costs, by its algorithm: seconds = latency terms x alpha + byte terms x per-byte.
+"""How long an all-reduce takes, by its algorithm: seconds = latency terms x alpha + byte terms x k.
 
-In each of these forms, the reduction cost gamma of a byte and its transfer cost 1/beta depend on N and G in
-the same way. Timing cannot tell them apart, so they are fitted as one number.
+In each form, the time to add up a byte (gamma) and the time to transfer it (1/beta) are multiplied by the
+same terms of N ranks and G bytes. Timing cannot tell them apart, so they are fitted as one number, k.
 Sources: Thakur, Rabenseifner and Gropp 2005 (ring, tree, recursive doubling, Rabenseifner).
 """
 
@@ -37,7 +37,8 @@ FORMS: dict[str, Form] = {
     "shared_parallel": lambda n, g: ((n > 1) * 2 * _log2(n), (n > 1) * g),
     "shared_saturated": lambda n, g: ((n > 1) * 2 * _log2(n), (n > 1) * n / 2 * g),
 }
-"""Latency and byte terms of ranks (n,) and message bytes (n,); both 0 for one rank."""
+"""For each form: a function of the ranks (n,) and the bytes of the messages (n,). It returns the latency
+terms (n,) and the byte terms (n,). Both are 0 for one rank."""
 
 _PRIOR = {"mpi": "rabenseifner", "shared": "shared_saturated", "two_level": "shared_saturated"}
 
@@ -57,8 +58,9 @@ def choose_form(points: pd.DataFrame) -> str:
     residual = {}
     for name, terms in FORMS.items():
         system = np.column_stack(terms(ranks, size)) * weight[:, None]
-        # The fitted values are 1. If a form fits exactly, its residual is only rounding, and counts as 0.
+        # Relative times are fitted, so all targets are 1. If a form fits exactly, its residual is only
+        # rounding, and counts as 0.
         residual[name] = steady(float(nnls(system, np.ones(len(points)))[1]), beside=1.0)
     best = min(residual, key=lambda name: residual[name])
-    # The prior keeps its place unless another is clearly better.
+    # The form of the recorded algorithm is kept unless another form is clearly better.
     return best if residual[best] < 0.95 * residual[prior] else prior

@@ -146,7 +146,7 @@ def known_watts(folders: Sequence[Path]) -> dict[str, Watts]:
 
 @dataclass(frozen=True)
 class KnownRuns:
-    """What models are fitted to: all observations, the sums of the all-reduce calibrations, and the watts of
+    """What models are fitted to: all observations, the all-reduces of the calibrations, and the watts of
     platforms."""
 
     observations: pd.DataFrame
@@ -204,7 +204,7 @@ def fit_campaign(
     """
     runs = KnownRuns.of_records(folders)
     judged = evaluate(runs.clean, runs.allreduce, runs.watts)
-    # One trace of every setting is enough to see what forecasting it is worth.
+    # One trace of every setting is enough to judge the time-series models.
     training = runs.trained
     once = training[~is_sweep(training)].drop_duplicates(SETTING)
     traces = [Path(folder) for folder in once["folder"]]

@@ -154,7 +154,7 @@ def _table(
     if time == "given":
         table = table.assign(measured_s=None, predicted_s=None, time_error_percent=None)
     else:
-        # Energy models take their time from MC2's clock; time models have no energy.
+        # All energy models use the time that MC2 predicts. The rivals of the time model predict no energy.
         columns = {"measured": energies["measured_s"], "predicted": energies["predicted_s"]}
         clocks = by_setting(energies.assign(lower=np.nan, upper=np.nan, **columns), _TIMED)
         known = pd.concat([by_setting(timed, _TIMED), clocks]).drop_duplicates(_TIMED)

@@ -99,7 +99,7 @@ def evaluate(
 
     Args:
         observations: a row for each run that has no fault.
-        allreduce: single sums of the all-reduce calibrations.
+        allreduce: a row for each all-reduce of the calibrations.
         watts: the watts of each platform, by its name, if they are known.
         splits: names of :data:`SPLITS`.
         times: ``given``, ``predicted`` or both.

@@ -63,7 +63,8 @@ _SETTING = {
     "supply": "supply",
     "conversion_eff": "conversion_eff",
 }
-"""What a forecast names of its setting, and the column of the runs table that has it."""
+"""The columns of a forecast that describe its setting, and the columns of the runs table from which they
+come."""
 
 
 class Note(NamedTuple):
@@ -91,11 +92,11 @@ _BASIS = [
 ]
 
 COLUMNS = [*_SETTING, *_AMOUNTS, *_BASIS, "extrapolation", "rests_on"]
-"""Of a forecast, without what it costs."""
+"""The columns of a forecast, without those of its costs."""
 
 _PER_WORK = {"samples": 1e6, "epochs": 1.0, "steps": 1e3}
-"""The work that costs are given for where no amount is requested, by what is counted: so many samples that it
-decides nothing that a training has whole steps."""
+"""The work for which costs are given if no amount is requested, by the unit of work. It has so many samples
+that rounding to whole steps hardly changes the costs."""
 
 
 def work_of(unit: str) -> float:
@@ -185,8 +186,8 @@ def setting_of(
 
 
 def _why_not_known(of_workload: pd.DataFrame, setting: Mapping[str, Any]) -> str | None:
-    """Reason why the runs say nothing about a setting; ``None`` if they do. For imported runs there is
-    no reason, because it is not known how others divide a network over their devices."""
+    """Reason why the runs say nothing about a setting; ``None`` if they do. It is always ``None`` for
+    imported runs, because it is not known how others divide a network over their devices."""
     if setting["kind"] == "imported":
         return None
     in_steps = setting["work_unit"] == "steps"
@@ -274,15 +275,16 @@ def answer_settings(
 
 
 def _scales_weakly(of_workload: pd.DataFrame) -> bool:
-    """Whether the recorded batch grew with the nodes. Imported runs divide one batch over their nodes.
-    If steps are counted, a step is a step on any number of nodes."""
+    """Whether the recorded batch grew with the nodes. If only one node count was run, imported runs are
+    assumed to divide one batch over their nodes, and other runs to have the same batch of each rank. It is
+    false if steps are counted, because the batch is then not known."""
     if of_workload["work_unit"].iloc[0] == "steps":
         return False
     if of_workload["nodes"].nunique() < 2 or of_workload["batch"].isna().all():
         return bool(of_workload["batch_per_rank"].notna().all())
     if of_workload["batch_per_rank"].notna().all():
-        # On how many node counts the most widespread batch was run: of a rank, or of all nodes. Batches that
-        # were swept on one node belong to neither.
+        # The largest number of node counts on which one batch of a rank was run, and the same for one batch
+        # of all nodes. A sweep over batches on one node changes neither.
         of_rank, of_all = (
             of_workload.groupby(key)["nodes"].nunique().max() for key in ("batch_per_rank", "batch")
         )
@@ -433,7 +435,7 @@ def _law_in_words(model: MC2OnPhases, example: pd.Series) -> str:
 def _whole_jobs(
     of_workload: pd.DataFrame, forecasts: pd.DataFrame, checkpoint_s: float | None
 ) -> list[list[Term]]:
-    """What surrounds each training; nothing if its energy or its hosts are not known."""
+    """The terms that the whole job adds to each training; none if its energy or its hosts are not known."""
     # The clock of an imported run begins with its log, that of a measured one with the training.
     is_imported = of_workload["kind"] == "imported"
     started_s = of_workload["folder"].map(lambda folder: read_info(Path(folder)).outcome.start_s)
@@ -528,7 +530,7 @@ def forecast_table(
             notes += map(about, outside_notes(predicted))
             notes += map(about, notes_on(of_workload, predicted, model.remarks, everything.times))
             setting = {name: predicted.get(column) for name, column in _SETTING.items()}
-            # Where steps are counted, the samples in one are not known.
+            # If steps are counted, the samples of a step are not known.
             setting["batch_size"] = predicted["batch"].mask(predicted["work_unit"] == "steps")
             forecasts = (
                 pd.DataFrame(setting)

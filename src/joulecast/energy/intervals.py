@@ -28,24 +28,25 @@ from joulecast.runs.judging import SETTING, TIME
 from joulecast.runs.scale import BEYOND, hosts_and_gpus, scale_in_words, unit_of
 
 REPEATS = 0.06
-"""Relative: what two runs of one setting are taken to differ by at most, in 90 % of pairs, where no setting
-was repeated. So do the repeats in ``recorded/mlperf-times``, on machines of their own."""
+"""If no setting was repeated, it is assumed that 90 % of pairs of runs of one setting differ by at most this
+share. The repeats in ``recorded/mlperf-times`` differ by as much, on machines that nobody else used."""
 
 _WORTH = 2.0
-"""How many degrees of freedom of own repeats that assumption is worth: a single odd repeat neither makes an
-interval useless nor goes unseen. A guess."""
+"""Weight of the assumption :data:`REPEATS`, in degrees of freedom of own repeats (a guess). With this weight,
+a single odd repeat neither makes an interval uselessly wide, nor is it ignored."""
 
 Z90 = 1.645
 """Half width of a normal distribution's 90 % interval, in standard deviations."""
 
 DRIFT = 0.05
-"""Half width, relative, that each doubling beyond the node counts of the fit adds (in quadrature), and each
-beyond its batches, or beyond the work of imported runs."""
+"""Relative half width for each doubling by which a setting is beyond the node counts of the fit, its batches,
+or the work of its imported runs. It is added to the interval in quadrature."""
 
 ONE_COUNT = 0.29
-"""The same for a fit to runs of one node count, which shows no change of time with the count: 90 % of pairs
-of scales of one series in ``recorded/mlperf-times`` differ by less in the rate of a GPU, for each doubling
-between them (of logarithms; a test computes it again)."""
+"""Half width (of logarithms) for each doubling of the node count, if all runs of the fit have one node count.
+Such runs do not show how time changes with the count. For 90 % of pairs of scales of one series in
+``recorded/mlperf-times``, the rate of a GPU differs by less, for each doubling between them (a test computes
+it again)."""
 
 _NO_EXCHANGE = (
     "no run exchanged gradients, so the forecast has no exchange. The upper end of the interval contains an "
@@ -55,8 +56,8 @@ _NO_EXCHANGE = (
 
 @dataclass(frozen=True)
 class JudgedWidths:
-    """Half widths (of logarithms) of intervals. They come from the errors of settings of imported runs that a
-    fit had not seen: 90 % of these settings, and one more, lie inside (conformal).
+    """Half widths (of logarithms) of intervals. They come from the errors on settings of imported runs that a
+    fit had not seen (:func:`conformal_width`).
 
     Attributes:
         times: number of settings that judged the times.
@@ -148,7 +149,7 @@ def log_errors(prediction: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
             "s": prediction["time_s"] / runs["total_s"],
         }
     )
-    # What is off by more than ten times is off by ten: a width must stay a number.
+    # Errors are limited to a factor of ten, because widths must be finite.
     return np.log(ratios.clip(0.1, 10.0))
 
 
@@ -159,12 +160,10 @@ Predict = Callable[[pd.DataFrame, str], pd.DataFrame]
 def left_out_widths(
     training: pd.DataFrame, full: Predict, without: Callable[[pd.Series], Predict]
 ) -> dict[str, pd.Series]:
-    """Half widths for joules (``j``) and seconds (``s``): first with the time given, then with the time
-    predicted.
+    """Half widths for joules (``j``) and seconds (``s``), with the time ``given`` and ``predicted``.
 
-    They hold 90 % of the errors on node counts that were left out of the fit, and one more error (conformal;
-    of fewer than nine errors, all). If all runs have one node count, they come from the errors on the runs of
-    the fit.
+    They come from the errors on node counts that were left out of the fit (:func:`conformal_width`). If all
+    runs have one node count, they come from the errors on the runs of the fit.
 
     Args:
         training: the runs of the fit.
@@ -185,14 +184,14 @@ def left_out_widths(
         sizes = {time: pd.concat(m).abs() for time, m in missed.items()}
         return {t: of.apply(lambda each: conformal_width(each.dropna())) for t, of in sizes.items()}
     spreads = {time: log_errors(full(training, time), training).std() for time in TIME}
-    # The spread of one run around the mean of many runs.
+    # Half width of the difference between one run and the mean of many runs.
     repeats = REPEATS / math.sqrt(2)
     return {time: np.hypot(Z90 * s.fillna(0.0), repeats) for time, s in spreads.items()}
 
 
 def conformal_width(sizes: Iterable[float]) -> float:
-    """The least width that holds 90 % of some errors, and one more error. Of fewer than nine errors, it is
-    the largest; without errors, NaN."""
+    """The least width that a new error of the same kind does not exceed, with a probability of 90 %
+    (conformal). If there are fewer than nine errors, it is the largest of them; without errors, NaN."""
     found = sorted(sizes)
     place = min(len(found), math.ceil(0.9 * (len(found) + 1)))
     return found[place - 1] if found else math.nan
@@ -324,7 +323,8 @@ def widen_intervals(
         value = answer[f"{quantity}_{unit}"]
         for end, sign in (("low", -1), ("high", 1)):
             name = f"{quantity}_{end}_{unit}"
-            # All draws may lie on one side of the expected value.
+            # All draws may lie on one side of the expected value. The other side then has the width
+            # ``least``.
             least = (at_least or {}).get(f"{quantity}_{unit}", 0.0)
             side = (sign * np.log(answer[name] / value)).clip(lower=least)
             wide[name] = value * np.exp(sign * np.hypot(side, by))

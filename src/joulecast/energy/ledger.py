@@ -61,7 +61,7 @@ class _Entry(BaseModel):
     prices: PricesSection
     forecasts: list[_Row]
     widths: dict[str, Annotated[float, Field(gt=0, allow_inf_nan=False)]] = {}
-    """How many times as wide as the model's the intervals are."""
+    """Factors by which the intervals are wider than the model's."""
 
 
 _ENTRY = TypeAdapter(_Entry)
@@ -122,7 +122,7 @@ def _asked_again(row: _Row) -> Scales:
 
 _Setting = tuple[str, str, int, str]
 _SETTING = ("workload", "platform", "nodes", "batch_size", "work")
-"""What is the same in several forecasts of one setting. The last of them counts."""
+"""Keys that are equal in all forecasts of one setting. The last of these forecasts counts."""
 
 
 def _measured(runs: KnownRuns, question: Scales, prices: Prices) -> dict[_Setting, dict[str, Any]]:
@@ -140,8 +140,9 @@ def _measured(runs: KnownRuns, question: Scales, prices: Prices) -> dict[_Settin
 
 
 def _ran_there(row: _Row, settings: Iterable[dict[str, Any]]) -> dict[str, Any] | None:
-    """The setting that ran, of those that a row forecasts for another platform. In the row, the workload of
-    imported runs ends with the platform of the records. Their platforms end with the campaign in brackets."""
+    """For a forecast for another platform: the one of ``settings`` that was forecast; ``None`` if it did not
+    run. In the row, the workload of imported runs ends with the platform of the records. In ``settings``, the
+    platform of imported runs ends with the campaign in brackets."""
     for ran in settings:
         if (
             row.workload.partition(" on ")[0] == ran["workload"]
@@ -149,7 +150,7 @@ def _ran_there(row: _Row, settings: Iterable[dict[str, Any]]) -> dict[str, Any] 
             and (row.nodes, row.work_unit) == (ran["nodes"], ran["work_unit"])
             and ran["gpus"] in (None, row.gpus)
         ):
-            # The forecast is of whole nodes.
+            # The forecast has the energy of whole nodes. The energy of parts is not compared with it.
             is_whole = ran["energy_covers"] == "node"
             return ran if is_whole else ran | dict.fromkeys(("energy_j", "cost", "co2_kg"))
     return None
@@ -214,9 +215,10 @@ def judge_ledger(ledger: Path, records: Sequence[Path]) -> dict[str, Any]:
 
 
 _FEWEST = 9
-"""Forecasts from which a width can hold 90 % of them, with one more (conformal)."""
+"""Least number of forecasts from which :func:`~joulecast.energy.intervals.conformal_width` gives a width of
+90 %."""
 _LEAST_HALF = 1e-3
-"""Least half width, relative, of an interval whose misses are counted in half widths."""
+"""Least relative half width of an interval. Errors are divided by the half width."""
 
 
 def widths_by_ledger(ledger: Path, records: Sequence[Path]) -> dict[str, float]:

@@ -63,10 +63,10 @@ KAPPA_SPREAD = 0.3
 """How far the kappa of a workload may be from Fan's curve before any evidence: a guess."""
 
 _LEAST_NODE_SPREAD = 0.005
-"""Relative: power between nodes of one type, at least."""
+"""Least relative spread of power between nodes of one type."""
 
 _POWER_NOISE = 0.01
-"""Relative: how well the mean power of a setting is known."""
+"""Relative standard deviation with which the mean power of a setting is known."""
 
 
 @dataclass
@@ -191,9 +191,9 @@ class PhaseMC2:
         return np.where(evaluates_apart(row), evaluators, 0.0)
 
     def _lost_s(self, row: Row) -> Floats:
-        """Seconds of a node's excess power that are lost while the power climbs. They are no more than
-        the training between two breaks lasts: a power that climbs for ``ramp_s`` seconds climbs only
-        a part of its way in less."""
+        """Seconds of a node's excess power that are lost while the power climbs. They are at most as long
+        as the training: if a training between two breaks is shorter than ``ramp_s``, the power climbs only
+        a part of its way."""
         starts = np.maximum(np.asarray(row["starts"], dtype=float), 1.0)
         each_s = np.asarray(row["training_s"]) / starts
         ramp_s = max(self.ramp_s, 1e-9)
@@ -202,7 +202,8 @@ class PhaseMC2:
     def _fall(
         self, pace: float, computes: float, row: Row, spent_s: Floats, kappa: Floats | float
     ) -> Floats:
-        """Power above idle in a phase, divided by that of the calibration. It follows from the time."""
+        """Power above idle in a phase, divided by the power above idle of the calibration. It follows from
+        the node-seconds of the phase (``spent_s``)."""
         share = np.minimum(1.0, computes * pace * row["samples"] / np.maximum(spent_s, 1e-9))
         # A single node waits for no other, however long its step takes.
         share = np.ones_like(share) if row["nodes"] == 1 else share
@@ -292,8 +293,8 @@ class PhaseMC2:
         return platform in self.idle_w
 
     def _with_floors(self, rows: pd.DataFrame) -> Iterator[tuple[Row, float]]:
-        """Each run with the idle floor of its nodes: that of the calibration if this ran on as many
-        nodes, else that of the platform."""
+        """Each run with the idle watts of its nodes: those of the calibration if it ran on as many nodes,
+        else those of the platform."""
         for row in rows.to_dict("records"):
             base = self.workloads.get(row["workload"])
             own = base is not None and row["nodes"] == base.nodes
@@ -312,7 +313,7 @@ class PhaseMC2:
         others = self._others(row)
         evaluating_w = [base.evaluating_w for base in others if base.evaluating_pace > 0]
         computes = float(np.mean([base.computes for base in others]))
-        # On fewer nodes than the other runs, a node is assumed to wait for none.
+        # On fewer nodes than the other runs, a node is assumed to wait for no other node.
         full = 1.0 if row["nodes"] < min(base.nodes for base in others) else computes
         per_work = row["nodes"] / row["samples"] * full / computes
         return Calibrated(
@@ -380,7 +381,7 @@ class PhaseMC2:
             smallest = min(other.nodes for other in others)
             spread = math.hypot(spread, spread_of_unseen(excess_w, smallest, row["nodes"]))
         kappas = drawn_kappas(kappa, random, draws)
-        # Powers are positive, however little is known of them.
+        # Powers are positive, so their logarithms are drawn.
         rise = np.exp(random.normal(0.0, spread, draws))
         floor = floor_w * np.exp(random.normal(0.0, spread, draws))
         return self._joules(row, kappas, floor, rise), seconds

@@ -36,7 +36,7 @@ Floats = NDArray[np.float64]
 
 _BYTES_TOUCHED_PER_GRADIENT_BYTE = 5.0  # 20 bytes for each 4-byte parameter
 _TIE = 0.01
-"""Relative weight by which the powers of two stages are taken to be the same."""
+"""Relative weight of the assumption that two stages have the same power."""
 _LEAST_SHARE = 0.01  # a stage below this share of its step weighs as if it had it
 
 
@@ -46,7 +46,8 @@ SPLIT_POWERS = {
     "communication power of each workload": "workloads",
     "no joules of a sample": "time",
 }
-"""What may be taken from, or added to, the powers of the stages, by what it does to the model."""
+"""The ablations of the powers of the stages, by name, with the value of ``powers`` in :class:`StageMC2`. One
+of them (``workloads``) adds powers."""
 
 
 @dataclass(frozen=True)
@@ -64,8 +65,8 @@ def _expected_maximum(nodes: Floats) -> Floats:
 
 
 Terms = dict[str, Floats]
-"""Amounts (runs,) by the coefficient that they multiply; a name that ends in ``:`` is one coefficient a
-network, and the network of each run completes it."""
+"""Amounts (runs,), by the name of the coefficient that multiplies them. If a name ends with ``:``, each
+network has its own coefficient, and the name of the network completes the name."""
 
 
 class _System:
@@ -77,8 +78,8 @@ class _System:
     def add(
         self, terms: Terms, networks: Any, measured: Floats, scale: Floats, place: Floats
     ) -> None:
-        """Add a row for each run for which it was measured. ``place`` (runs,) orders the rows of all
-        blocks."""
+        """Add a row for each run whose value in ``measured`` is known. ``scale`` (runs,) is what errors are
+        divided by. ``place`` (runs,) orders the rows of all blocks."""
         kept = (scale > 0) & np.isfinite(measured)
         if kept.any():
             amounts = {name: amount[kept] for name, amount in terms.items()}
@@ -145,7 +146,7 @@ def _floats(runs: pd.DataFrame, column: str) -> Floats:
 
 
 def _networks(runs: pd.DataFrame) -> Any:
-    # Calibrations have none.
+    # Calibrations have no network.
     return np.array([None if pd.isna(n) else str(n) for n in runs["network"]], dtype=object)
 
 
@@ -291,7 +292,7 @@ class StageMC2:
         terms = {"P0": _floats(runs, "metered_units") * _floats(runs, "total_s")}
         for stage in TIMED:
             name = self._power_name(stage)
-            # The time of a stage that was not seen is in another one.
+            # The time of a stage that was not seen is a part of another stage's time.
             seconds = np.nan_to_num(_floats(runs, f"t_{stage}_s"))
             terms[name] = terms.get(name, 0.0) + node_steps * seconds
         if self._powers not in ("one", "time"):
@@ -352,8 +353,8 @@ class StageMC2:
         return pd.DataFrame(predicted, index=settings.index)
 
     def latency_s(self, settings: pd.DataFrame) -> pd.Series:
-        """By how many seconds the exchange of a step would be longer if its whole time were latency. 0 if the
-        fit excludes this."""
+        """By how many seconds the exchange of a step would be longer if its whole time were latency. It is 0
+        if the runs of the fit separate latency from bandwidth."""
         if self._one_exchange is None:
             return pd.Series(0.0, index=settings.index)
         ranks, size = _floats(settings, "ranks"), _floats(settings, "gradient_bytes")

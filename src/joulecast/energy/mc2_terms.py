@@ -31,7 +31,7 @@ ABLATIONS = {
     "no ramp": Terms(ramp=False),
     "one idle floor for all nodes": Terms(own_idle=False),
 }
-"""Models with one thing taken away, by what is missing."""
+"""The terms of each ablation, by the name of the ablation."""
 
 
 def duty(share: Floats, kappa: Floats | float) -> Floats:

@@ -18,19 +18,20 @@ from joulecast.runs.record import read_info
 from joulecast.runs.scale import hosts_and_gpus, is_observed, scale_in_words
 
 _SAME_WORK = 0.02
-"""Relative difference of work up to which imported runs stand for another amount."""
+"""Imported runs also count for an amount of work that differs from their own by at most this share."""
 
 _LONG = 10.0
-"""A note is given if the work is more than this many times that of the longest run."""
+"""A note is given if the work is more than this many times the work of the longest run."""
 
 _MANY = {"gpu": "GPUs", "cpu": "processors", "socket": "sockets"}
-"""Parts of nodes that a meter covers, where their plural is another word."""
+"""Words for the parts of nodes of which a node has several."""
 
 _IN_WORDS = {"time": ("s", times), "energy": ("j", consumptions)}
 
 
 def metered_parts(runs: pd.DataFrame) -> str | None:
-    """The parts of nodes that alone had meters, in words; ``None`` if whole nodes had, or nothing had."""
+    """The parts of nodes that had meters, in words; ``None`` if whole nodes or modules had meters, or if
+    nothing had a meter."""
     if "energy_covers" not in runs:
         return None
     parts = [str(covers) for covers in runs["energy_covers"].dropna().unique()]
@@ -52,7 +53,7 @@ def runs_of(of_workload: pd.DataFrame, setting: Mapping[str, Any]) -> pd.DataFra
     if pd.notna(setting["batch"]):
         same &= of_workload["batch"] == setting["batch"]
     if is_observed(of_workload):
-        # Four ranks on one host are no repeat of four on two.
+        # Four ranks on one host are no repeat of four ranks on two hosts.
         same &= np.ceil(of_workload["nodes"] / of_workload["ranks_per_host"]) == setting["hosts"]
     runs = of_workload[same]
     is_other = setting["kind"] == "imported" and pd.notna(setting["samples"])
@@ -167,7 +168,7 @@ def notes_on(
 
     The notes say how far the model is off the runs, whether the runs trained in different ways, and whether
     the spread of repeats is assumed. They also say how many times larger the predicted work is than the work
-    of any run, whose times are also used, and which part of a node was metered. At last they say
+    of any run, which times of others are also used, and which part of a node was metered. Finally, they say
     which runs had more ranks than cores, and how many hosts are assumed for the largest scale.
 
     Args:

@@ -31,7 +31,8 @@ from joulecast.runs.judging import ANSWER
 from joulecast.runs.observations import is_training
 
 _SLOW_LINK_BYTES_PER_S = 1e9
-"""Rate of the exchange that the upper ends allow for where no run exchanged anything: 10 Gbit/s Ethernet."""
+"""If no run exchanged gradients, the upper ends of intervals contain an exchange at this rate (10 Gbit/s
+Ethernet)."""
 
 
 @dataclass(frozen=True)
@@ -183,10 +184,11 @@ class MC2OnStages:
         return prediction
 
     def _unseen_exchange(self, runs: pd.DataFrame, seconds: pd.Series, time: str) -> pd.Series:
-        """Factor on the upper ends for what the fit has not seen of an exchange.
+        """Factor by which the upper ends of intervals grow, because the fit does not know the exchange well.
 
-        It may have seen no exchange at all: then an exchange may go over a slow link, with nothing that
-        hides it. Or it may not know whether the exchange is latency, which grows faster.
+        If the fit saw no exchange, the exchange may go over a slow link, and nothing may hide it. If the fit
+        saw exchanges but cannot separate latency from bandwidth, the whole exchange may be latency, which
+        grows faster with the ranks.
         """
         if time == "given":
             return pd.Series(1.0, index=runs.index)
@@ -218,9 +220,9 @@ class MC2OnPhases:
     def predict(self, runs: pd.DataFrame, time: str) -> pd.DataFrame:
         """Joules and seconds of ``runs``, with intervals.
 
-        Two errors of MC2 are lower limits of an interval's width: on settings that it had not seen, and on
-        the workload's own runs. Beyond the largest node count of these runs, the second one grows with each
-        doubling.
+        The half width of an energy is at least MC2's error on settings that it had not seen. MC2's error on
+        the workload's own runs is added in quadrature to all half widths. Beyond the largest node count of
+        these runs, this error grows with each doubling.
         """
         prediction = self._predicted(runs, time)
         if self.intervals:

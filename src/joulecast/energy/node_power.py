@@ -37,12 +37,13 @@ has 0.32: its idle power, without the idle power of its GPUs (``graphs/clocks.py
 another maker has 0.55: in MLPerf trainings it draws 7.1 kW where the metered one draws 5.8 (from a submission
 that is not shipped)."""
 REST_WIDTH = 0.93
-"""Half width of the logarithm of that share, of Student's t for one node type more. These two differ by 0.39
-(standard deviation). The data sheets of DGX-1 (V100), DGX A100, H100 and B200 have 3.5, 6.5, 10.2 and 14.3 kW
-at most: what they leave for all but the GPUs, over their limits, differs by 0.34.
-``benchmarks/node_power.py`` computes both again: 0.37 and 0.97, since Hopper's GPUs were measured to draw
-more while they wait. The older values stay, because with them the two known nodes are 8 to 11 % off in
-either direction."""
+"""Half width of the 90 % interval of the logarithm of :data:`REST_SHARE`, for a node type that was not
+metered (Student's t). The standard deviation of the two logarithms behind that share is 0.39. For comparison:
+the data sheets of DGX-1 (V100), DGX A100, H100 and B200 state at most 3.5, 6.5, 10.2 and 14.3 kW. The part of
+this that is not for the GPUs, divided by the power limits of the GPUs, has a standard deviation of 0.34.
+``benchmarks/node_power.py`` computes the share and this width again: 0.37 and 0.97, because it knows a later
+measurement, in which waiting GPUs of the Hopper generation draw more. The older values stay, because with
+them the two known nodes are 8 to 11 % off in either direction."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +94,8 @@ class MeteredNode:
 
     @property
     def rises(self) -> bool:
-        """Whether the joules of a step never fall if the step takes longer, nor if it computes longer."""
+        """Whether the joules of a step never fall, neither if the step takes longer, nor if it computes
+        longer."""
         bent = 0 <= self.kappa.mean * (FAN_EXPONENT - 1) <= 1
         return self.idle_w >= 0 and self.full_w >= self.idle_w and bent
 
@@ -122,7 +124,7 @@ class MeteredNode:
         spread = math.hypot(spread, unseen)
         random = np.random.default_rng(0)
         kappas = drawn_kappas(self.kappa, random, _DRAWS)
-        # Powers are positive, however little is known of them.
+        # Powers are positive, so their logarithms are drawn.
         rise = np.exp(random.normal(0.0, spread, _DRAWS))
         floor_w = nodes * self.idle_w * np.exp(random.normal(0.0, spread, _DRAWS))
         line_w = floor_w + excess_w * rise * parts.sum() * duty(np.asarray(share), kappas)

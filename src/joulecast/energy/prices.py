@@ -17,13 +17,13 @@ from joulecast.runs.scale import hosts_and_gpus
 _J_PER_KWH, _S_PER_HOUR = 3.6e6, 3600.0
 _ENDS = ("", "_low", "_high")
 RENT = "rent alone"
-"""What money rests on that no energy is in."""
+"""What an amount of money rests on if it contains no energy."""
 
 
 SUPPLY_EFFICIENCY = (0.95, 0.98, 0.91)
-"""Share of AC that becomes DC where no log says it, and for the lower and the upper end of what the wall
-gives. 80 PLUS asks Titanium supplies for 96 % at half their load and 91 % at all of it (230 V); an AC and a
-DC meter of one cluster of MLPerf are 2 % apart."""
+"""Efficiency of power supplies (the share of AC that becomes DC) if no log states it: the expected value, and
+the values for the lower and the upper end of the energy at the wall. 80 PLUS Titanium requires 96 % at half
+load and 91 % at full load (230 V). An AC meter and a DC meter of one MLPerf cluster differ by 2 %."""
 
 
 def from_wall(supply: Any, efficiency: Any) -> tuple[float, float, float]:

@@ -18,17 +18,18 @@ UNSEEN = ""
 """Key of what is believed of a workload that no fit has seen."""
 
 _TAIL = 4.0
-"""Degrees of freedom of how workloads differ: few are known."""
+"""Degrees of freedom (Student's t) of the differences between workloads, because few workloads are known."""
 
 KAPPA_RANGE = (0.0, 3.0)
-"""What a device can do: at no duty may it draw less than the line to idle says, nor, at 0.7, more than
-at 1."""
+"""Least and largest kappa that is possible. Below it, a device at partial duty would draw less than the
+straight line to idle says. Above it, a device at a duty of 0.7 would draw more than at full duty."""
 
 _UNSEEN_SPREAD = 0.03
-"""Relative: excess power at full duty between workloads."""
+"""Least relative spread of the excess power at full duty between workloads."""
 
 _UNSEEN_DRIFT_PER_DOUBLING = 0.03
-"""Relative half width added for a workload that was not run: it may not be at full duty on more nodes."""
+"""Relative spread that each doubling of the nodes adds for a workload that was not run: on more nodes, it may
+not be at full duty."""
 
 
 @dataclass(frozen=True)

@@ -92,7 +92,8 @@ def _mean_power(context: Context) -> pd.Series:
 
 
 def _dynamic_power(context: Context, runs: pd.DataFrame, curve: Curve) -> pd.Series:
-    """Watts above idle at utilisation 1: the platform's, else each network's by the fit's runs."""
+    """Watts above idle at utilisation 1. They follow from the platform's full watts or, if these are not
+    known, from the fit's runs of each network."""
     if context.full_w is not None:
         return pd.Series(context.full_w - context.idle_w, index=runs.index)
     seen = context.training
@@ -102,7 +103,8 @@ def _dynamic_power(context: Context, runs: pd.DataFrame, curve: Curve) -> pd.Ser
 
 
 def lp1(context: Context, runs: pd.DataFrame, total_s: pd.Series) -> pd.Series:
-    """``N T P_TDP``. If no nameplate is known, P_TDP is the highest mean power of the fit's runs."""
+    """``N T P_TDP``. If no nameplate is known, P_TDP is the platform's full watts or, if these are not known,
+    the highest mean power of the fit's runs."""
     highest = context.full_w if context.full_w is not None else float(_mean_power(context).max())
     nameplate = context.tdp_w if context.tdp_w is not None else highest
     return _unit_seconds(runs, total_s) * nameplate
@@ -161,7 +163,8 @@ def mean_joules(context: Context, runs: pd.DataFrame, total_s: pd.Series) -> pd.
 
 
 def power_law(context: Context, runs: pd.DataFrame, total_s: pd.Series) -> pd.Series:
-    """Joules per sample on the fit's smallest node count, times a power of the node count, for each network.
+    """Samples, times joules per sample on the fit's smallest node count, times a power of the node count
+    (divided by the smallest one).
 
     If the network ran on several counts, the exponent is its own. Otherwise it is the mean of the exponents
     of the other networks.
@@ -182,7 +185,7 @@ def power_law(context: Context, runs: pd.DataFrame, total_s: pd.Series) -> pd.Se
 def _of_smallest(context: Context, quantity: pd.Series) -> pd.Series:
     training = context.training
     smallest = training.groupby("workload")["nodes"].transform("min") == training["nodes"]
-    # The sweep over batches is for MC2's slopes.
+    # A sweep over batches is left out: only MC2 needs it.
     usual = of_usual_batch(training)
     chosen = usual[smallest[usual.index]]
     return quantity[chosen.index].groupby(chosen["workload"]).mean()

@@ -39,45 +39,45 @@ BELIEFS = {
     "g": (0.1, 1.0),
     "start": (0.01, 1.0),
 }
-"""Median, and standard deviation of the logarithm, before any evidence. ``start`` is a share of the shortest
-own run, where its log does not show it; the others are defined above. Round figures, written down before
-the first fit."""
+"""For each value, before any evidence: its median, and the standard deviation of its logarithm. ``start`` is
+a share of the shortest own run, if its log does not show the start. The other values are defined above. They
+are round numbers, which were written down before the first fit."""
 
 OWN_NOISE = 0.02
-"""Relative: how well the form meets the mean time of a setting."""
+"""Relative error of the form for the mean time of an own setting (standard deviation)."""
 
 ALIKE_NOISE, UNLIKE_NOISE = 0.03, 0.2
-"""Relative: the same for others with the same accelerator, and with another. The first is what submitters
-of one benchmark differ by in how much faster several nodes are than one: 4 % in the median of the recorded
-benchmarks, over two scales."""
+"""The same for the runs of others: with the same accelerator, and with another one. The first number follows
+from how much faster several nodes are than one: in this ratio, submitters of one benchmark differ by 4 %
+(median of the recorded benchmarks), and a ratio has two scales."""
 
 _OTHER_NOISE = 0.3
-"""Relative: the same for other benchmarks of the submitter."""
+"""The same for other benchmarks of the submitter."""
 
 _TAIL = 4.0
-"""Degrees of freedom of the noise of others: one that is odd counts little."""
+"""Degrees of freedom (Student's t) of the errors for the runs of others, so that odd runs count little."""
 
 _UNKNOWN_BATCH = 0.1
-"""Relative: what the form may be wrong by for each doubling beyond the own scales, for logs that do not show
-their batch."""
+"""Relative error of the form for each doubling beyond the own scales, if the logs do not show the batch."""
 
 _LEAST_SPREAD = 0.005
-"""Relative: time between repeats of a run, at least."""
+"""Least relative spread of the time between repeats of a run."""
 
 _LEAST_START = 0.001
-"""Share of the shortest own run: others may stand still a little where the own runs do not at all."""
+"""Least ``start_s``, as a share of the shortest own run. If the own runs do not stand still, other runs
+may."""
 
 _CANDIDATES = 1 << 12
 _ROUNDS = 3
 DRAWS = 2000
 
 SCALE = ["nodes", "ranks", "batch"]
-"""What makes a scale; ``ranks`` counts accelerators."""
+"""Columns that define a scale. ``ranks`` is the number of accelerators."""
 
 
 @cache
 def _sobol(count: int, dimensions: int, seed: int) -> Floats:
-    """Standard normals that fill the space evenly."""
+    """Standard normal numbers (count, dimensions) that fill the space evenly."""
     from scipy.stats import qmc  # takes as long to load as pandas
 
     uniform = qmc.Sobol(dimensions, seed=seed).random(count)

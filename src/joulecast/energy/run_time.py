@@ -86,7 +86,7 @@ class RunTimes:
 
     def draws(self, run: pd.Series, count: int = DRAWS) -> tuple[Floats, Floats]:
         """Draws of the seconds and the work of a run. If its ``samples`` are NaN, the law gives the work at
-        its batch. Draws are NaN for a series without runs of its own."""
+        its batch. If the series has no runs of its own, the seconds are NaN, and the work stays as it is."""
         if not self.knows(run["series"]):
             return np.full(count, np.nan), np.full(count, run["samples"])
         rate = self.rate(run["series"])
@@ -100,7 +100,8 @@ class RunTimes:
             law = self.law(run["network"], own["work_unit"].iloc[0])
             work = law.draws(run["submitter"], run["batch"], normal)
             if np.isnan(run["batch"]):
-                # The work depends on the batch, by as much as it departs from a law.
+                # The work depends on the batch, which is not known. It is assumed to vary by as much as the
+                # work of a benchmark departs from the law.
                 work = float(own["samples"].mean()) * np.exp(DEPARTURE * normal)
         seconds = rate.seconds(run, work)
         seconds = seconds * np.exp(rate.noise(float(run["ranks"]), work_is) * jitter)

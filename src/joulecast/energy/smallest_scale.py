@@ -57,7 +57,7 @@ class TimeShares:
             name: between(share) * (total_s - stalled_s) for name, share in self.shares.items()
         }
         breaks = between(self.starts)
-        # If evaluations are shorter than a break, the device stays warm.
+        # If evaluations are shorter than ``SHORTEST_BREAK_S``, the device stays warm.
         each_s = phases["evaluating_s"] / max(breaks - 1, 1.0)
         starts = np.where(each_s > SHORTEST_BREAK_S, breaks, min(breaks, 1.0))
         return {**phases, "stalled_s": stalled_s, "starts": starts, "total_s": total_s}
@@ -82,8 +82,8 @@ class Calibrated:
 
 
 _ALL_DURING_TRAINING = 0.9
-"""Share of the evaluations with training in force, from which on other nodes than the training's do them:
-where training waits for the first part of an evaluation, the same nodes do it."""
+"""If training continues during at least this share of the evaluations' time, separate nodes evaluate. (If the
+training waits during the first part of an evaluation, the same nodes do both.)"""
 
 
 def evaluates_apart(run: Any) -> Any:
@@ -103,8 +103,8 @@ def evaluators_of(runs: pd.DataFrame) -> pd.Series:
 
 
 def apart_seconds(nodes: Any, run: Any) -> Any:
-    """Some nodes evaluate while others train. Their excess energy, as node-seconds of full excess power.
-    Between evaluations they wait at partial duty, with the power of Fan's curve."""
+    """Excess energy of ``nodes`` nodes that evaluate while others train, as node-seconds of full excess
+    power. Between evaluations, these nodes wait at partial duty, with the power of Fan's curve."""
     training_s = np.maximum(np.asarray(run["training_s"], float), 1e-9)
     share = np.minimum(1.0, np.asarray(run["both_s"], float) / training_s)
     return nodes * training_s * duty(share, 1.0)

@@ -36,7 +36,8 @@ def _leave_one_node_count_out(training: pd.DataFrame) -> Iterator[Split]:
 
 
 def _leave_one_batch_out(training: pd.DataFrame) -> Iterator[Split]:
-    """Only where no node count can be held out. Two other batches of the network have to stay in the fit."""
+    """Each batch of a network, if no node count can be held out. At least two other batches of the network
+    stay in the fit."""
     if training["nodes"].nunique() > 1 or (training["kind"] == "imported").any():
         return
     for _, own in training.groupby("workload"):
@@ -75,7 +76,8 @@ def _next_scale(training: pd.DataFrame) -> Iterator[Split]:
         for *smaller, asked in zip(scales, scales[1:], scales[2:], strict=False):
             of_series = training["series"] == series
             judged = of_series & (training["ranks"] == asked)
-            # What the submitter did of this benchmark elsewhere or in another round would tell too much.
+            # The submitter's other runs of this benchmark, on another system or in another round, would tell
+            # too much. So the fit does not see them.
             theirs = training["submitter"].str.lower() == own["submitter"].iloc[0].lower()
             theirs &= training["network"] == own["network"].iloc[0]
             yield Split(NEXT_SCALE, ~theirs | (of_series & training["ranks"].isin(smaller)), judged)
@@ -89,13 +91,15 @@ SPLITS: dict[str, Callable[[pd.DataFrame], Iterator[Split]]] = {
     "leave-one-workload-out": _leave_one_workload_out,
     NEXT_SCALE: _next_scale,
 }
-"""Splits by name. In-sample is there because the papers' errors may be; extrapolation fits
-N <= N_max / 4. The sweep over batch sizes is fitted wherever its node count is. It is judged in-sample, and
-held out only if there is one node count."""
+"""Splits by name. There is an in-sample split, because the errors in the papers may be in-sample.
+``extrapolation`` fits runs on at most a quarter of the largest node count. The runs of a sweep over batch
+sizes are in the fit if their node count is. They are judged in-sample, and are held out only if all runs have
+one node count."""
 
 
 USUAL = ("leave-one-node-count-out", "leave-one-batch-out", "leave-one-workload-out")
-"""Where no split is requested, errors are reported for the first of these that the runs have."""
+"""If no split is requested, errors are reported for the first of these splits that is possible with the
+runs."""
 
 
 def usual_time(split: str) -> str:

@@ -26,7 +26,7 @@ _VALUES = {
     "co2": Column("number", 0, 1e5, meaning="g CO2 equivalent a kWh"),
 }
 _STATES = 10_000_000
-"""Most pairs of a time and of the work done until then, where a training may pause."""
+"""Largest number of states of the dynamic programming. A state is a time, and the work done until then."""
 _LEAST_STEP_S = 300.0
 Floats = NDArray[np.float64]
 
@@ -44,8 +44,8 @@ class Hours:
     values: dict[str, Floats]
 
     def kwh_cost(self, name: str, starts_s: Any, ends_s: Any) -> Floats:
-        """The value of a kWh, summed over the seconds of some spans. The spans must lie inside of the file's
-        time."""
+        """For each span of time, the integral of a value over its seconds. The spans must lie inside of the
+        file's time."""
         summed = np.concatenate([[0.0], np.cumsum(np.diff(self.edges_s) * self.values[name])])
         ends, starts = (np.interp(each, self.edges_s, summed) for each in (ends_s, starts_s))
         return np.asarray(ends - starts)
@@ -116,7 +116,7 @@ def best_spans(
     cost = hours.kwh_cost(name, begins, begins + step_s)
     # A restart earns nothing at a negative price. Otherwise the cheapest run would restart all the time.
     summed = np.concatenate([[0.0], np.cumsum(np.maximum(cost, 0.0))])
-    # Least cost with so many steps of work done: while it stands, and while it runs.
+    # Least cost, by time and by steps of work done until then: if the training pauses then, and if it runs.
     stands, runs = np.full((count + 1, work + 1), np.inf), np.full((count + 1, work + 1), np.inf)
     stands[0, 0] = 0.0
     for at in range(count + 1):
@@ -147,7 +147,7 @@ def _walked_back(
     after_s: float,
     step_s: float,
 ) -> list[tuple[float, float]]:
-    """The spans behind a least cost, from the end."""
+    """The spans of the run that has the least cost. They are found from the end of the run backwards."""
     spans: list[tuple[float, float]] = []
     while done:
         while at and stands[at - 1, done] <= stands[at, done]:

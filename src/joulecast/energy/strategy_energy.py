@@ -33,8 +33,8 @@ class StepEnergy:
     """Joules of one step of all nodes; ``None`` with a reason if they are not known.
 
     Attributes:
-        source: source of the energies to which the powers were fitted: measured, estimated, recorded or
-            imported.
+        source: source of the energies to which the powers were fitted (measured, estimated, recorded or
+            imported); or ``described``, if the powers follow from the description of the GPUs.
         reason: why there are no joules.
         power_w: mean power of all nodes together over the step.
         low_j, high_j: 90 % interval; ``None`` with ``why_no_interval``.
@@ -57,7 +57,7 @@ class StepEnergy:
 
     @property
     def label(self) -> str | None:
-        """The label of the figure: a simulated time with fitted powers."""
+        """The label of the joules: a simulated time, and the source of the powers."""
         return self.source and f"simulated time, {self.source} power"
 
     def as_json(self) -> dict[str, Any]:
@@ -175,7 +175,7 @@ def power_widths(energy: StepEnergy, simulation: Simulation) -> tuple[float, flo
 def _busy_s(simulation: Simulation) -> float:
     """Seconds of a step in which its GPUs draw the power of computing.
 
-    While plain PyTorch runs, they wait for the host, and kernels wait for their own threads.
+    In plain PyTorch, the GPUs also wait for the host, and kernels wait for their own threads.
     """
     updating_s = simulation.optimizer_s
     ops_s = simulation.breakdown.computing_s - updating_s
@@ -343,7 +343,7 @@ def energy_of_steps(simulation: Simulation, steps: int = 1) -> dict[str, Any]:
         "time_low_s": low_s,
         "time_high_s": high_s,
         "energy_j": energy.joules,
-        # An interval of the power alone is none of a run.
+        # If the time has no interval, the interval of the power alone is not an interval of the energy.
         "energy_low_j": energy.low_j if ends else None,
         "energy_high_j": energy.high_j if ends else None,
     }

@@ -13,8 +13,8 @@ from joulecast.quantities import consumptions, duration_in_words, times
 from joulecast.runs.scale import scale_in_words
 
 SWITCHES = 0.19
-"""Energy of the switches over that of the nodes: what a submission of MLPerf estimated for 64 nodes. Fewer
-nodes need fewer layers of them, so that it is no more there."""
+"""Energy of the switches, divided by the energy of the nodes: the estimate in an MLPerf submission for 64
+nodes. Fewer nodes need fewer layers of switches, so their ratio is not larger."""
 NODE_HOURS_A_FAILURE = 6300.0
 """Node-hours between two interruptions of a job: 419 in 54 days on 2,048 nodes of 8 H100 (The Llama 3 Herd of
 Models, 2024)."""

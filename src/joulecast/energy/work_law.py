@@ -21,28 +21,28 @@ from scipy.special import ndtri
 Floats = NDArray[np.float64]
 
 CRITICAL_SD = 0.7
-"""Of the logarithm of the critical batch over the largest batch in use: a factor of two either way."""
+"""Prior standard deviation of the logarithm of the critical batch: a factor of two in either direction."""
 
 DEPARTURE = 0.12
-"""Relative: how far the work of a benchmark departs from the law."""
+"""Relative standard deviation of the departure of a benchmark's work from the law."""
 
 _DEPARTURE_LENGTH = 0.5
-"""Distance in the logarithm of the batch over which such a departure lasts."""
+"""Distance in the logarithm of the batch over which a departure from the law stays similar."""
 
 SUBMITTER_SD = 0.03
-"""Relative: how far the level of one submitter is from that of the others."""
+"""Relative standard deviation of the levels of submitters."""
 
 _NOISE = 0.03
-"""Relative: mean work of the runs of one setting."""
+"""Relative standard deviation of the mean work of the runs of one setting."""
 
 _ANY_LEVEL = 100.0
 """Prior variance of the logarithm of ``w0``: nothing is known of it."""
 
 _TAIL = 4.0
-"""Degrees of freedom of the noise: one submitter that trains oddly is left out by degrees."""
+"""Degrees of freedom (Student's t) of the noise. The odder the work of a submitter is, the less it counts."""
 
 _GRID = ndtri((np.arange(200) + 0.5) / 200)
-"""Equally likely values of a standard normal: the critical batches that are weighed."""
+"""Equally likely standard normal numbers. Each stands for a critical batch, which gets a weight."""
 
 _NO_DEPENDENCE = 0.1
 """Prior probability that work does not depend on the batch."""
@@ -50,7 +50,8 @@ _NO_DEPENDENCE = 0.1
 _PRIOR = np.append(np.full(len(_GRID), (1 - _NO_DEPENDENCE) / len(_GRID)), _NO_DEPENDENCE)
 
 _FARTHEST = 32.0
-"""Times the largest batch that was run: what is asked beyond says nothing of the critical batch."""
+"""The middle of the prior for the critical batch is at most this many times the largest batch that was run,
+even if a larger batch is requested."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,7 +80,8 @@ class WorkLaw:
         if self.points.empty or np.isnan(batch):
             return np.full(len(normal), np.nan)
         largest = max(self._largest(submitter), 1.0)
-        # Beyond what was run a larger batch never means less work: the most of the octaves up to it.
+        # Beyond the batches that were run, a larger batch never needs less work. So this is the most work of
+        # all doublings up to the batch.
         octaves = np.arange(0, max(0, int(np.log2(batch / largest)))) if batch > largest else ()
         smaller = [largest * 2.0**octave for octave in octaves]
         middles = [self._middle(submitter, asked) for asked in (*smaller, batch)]

@@ -31,7 +31,7 @@ from joulecast.runs.metered_power import unusable
 from joulecast.runs.record import RunRecord, read_record, write_record
 
 _AROUND_S = 90.0
-"""What a meter reads so long before and after a run shows its clock."""
+"""The readings in this time (s) before and after a run are used, because they show the clock of the meter."""
 
 
 @dataclass

@@ -18,41 +18,51 @@ from joulecast.runs.integration import reading_quality
 from joulecast.runs.meter_choice import NO_TRACE, MeterInfo
 
 _MOST_W = 100e3
-"""No node draws more: a rack of 72 accelerators is supplied with up to 132 kW, and holds 18 nodes."""
+"""No node draws more watts. (A rack with 72 accelerators has 18 nodes, and is supplied with up to 132 kW.)"""
 _LOADED_ACCELERATOR_W = (100.0, 2500.0)
-"""Of a loaded node, an accelerator: an inference card is limited to 70 W and its host adds as much, 8 B200
-(1 kW each) and their host are supplied with 14 kW. What is outside by a factor is in another unit."""
+"""Least and most watts of a loaded node for each of its accelerators. An inference card is limited to 70 W,
+and its host draws as much. Eight B200 (1 kW each) and their host are supplied with 14 kW. Readings outside of
+these limits are in another unit."""
 _LEAST_NODE_W = 20.0
-"""The same where their number is not known: a server draws more, and in kW read as W it draws less."""
+"""Least watts of a loaded node if the number of its accelerators is not known. A server draws more. If its
+readings are in kW and are taken for W, they are below this."""
 _LOADED_PART_W = (0.5, 3e3)
-"""A loaded GPU, module, socket or its memory: a DIMM draws 1 W and more, no device is cooled for 3 kW."""
+"""Least and most watts of a loaded GPU, module, socket or memory. A DIMM draws 1 W or more. No device is
+cooled for 3 kW."""
 _LEAST_READINGS = 10
-"""Fewer have no quantiles to compare."""
+"""Least number of readings whose quantiles are compared."""
 _LEAST_IN_RUN = 5
-"""Straight lines between fewer readings miss more than a tenth of a run that begins or ends between two."""
+"""Least number of readings in a run. With fewer, straight lines between the readings miss more than a tenth
+of a run that begins or ends between two readings."""
 _ONE_WAY = 0.75
-"""Share of steps that go one way, from which on readings are a count; of watts (MLPerf v4.0) it is up to
-0.63."""
+"""If at least this share of the readings rises (or falls), the readings are a count. For watts, the share is
+at most 0.63 (MLPerf v4.0)."""
 _UNLIKE = 1.6
-"""A node of which one of two supplies is metered reads half; equal nodes differ by 2 % (MLPerf v4.0), and
-one of them that only evaluates by 1.35."""
+"""A node is unlike the others if it reads this many times more or less. If only one of the two supplies of a
+node is metered, the node reads half. Equal nodes differ by 2 % (MLPerf v4.0). A node that only evaluates
+differs by a factor of 1.35."""
 _FAILED_SHARE = 0.05
-"""A node in training does not fall below this share of its own median: idle is 0.3 to 0.45 of it on 8-GPU
-nodes, and a tenth on workstations. Meters that failed (MLPerf v4.0) read less than 0.01 of it."""
+"""A node in training does not fall below this share of its own median. Idle power is 0.3 to 0.45 of the
+median on nodes of 8 GPUs, and a tenth on workstations. Meters that failed (MLPerf v4.0) read less than 0.01
+of it."""
 _FAILED_ABOVE_W = 1000.0
-"""That is known of large nodes alone."""
+"""Median watts above which :data:`_FAILED_SHARE` is used, because the share is known for large nodes only."""
 _MOST_UNREAD = 0.2
-"""Share of a run without readings: the worst of the clean runs of MLPerf v4.0 has 0.17, one whose meters
-failed 0.204."""
+"""Largest share of a run without readings. In MLPerf v4.0, it is at most 0.17 in runs without a fault, and
+0.204 in a run whose meters failed."""
 _GAP_PERIODS = 3
-"""Two readings may fail to come; a reading is late by less than one period."""
+"""A gap is longer than this number of periods: two readings may be missing, and a reading may be late by less
+than one period."""
 _OVER_IDLE = 1.1
-"""A tenth more than idle is the least that a training takes; idle power itself scatters by some percent."""
+"""A node in training draws at least this many times its idle power. Idle power itself scatters by some
+percent."""
 _COARSEST = 0.05
-"""A counter's unit as a share of a run's energy: as far as repeats may differ from each other."""
+"""Largest unit of a counter, as a share of a run's energy: repeats may differ by as much. Also the largest
+share of a run in which a counter may restart."""
 _JITTER_PERIODS = 0.5
-"""After a gap meters catch up, and a reading may be stamped up to 0.24 s before the one in front of
-it (2 s apart, MLPerf v4.0). What goes back further is a clock that was set."""
+"""Stamps may go back by at most this share of a period. After a gap, a meter catches up: a reading may have a
+stamp up to 0.24 s before the stamp in the line above (MLPerf v4.0, a reading every 2 s). If stamps go back
+further, a clock was set."""
 
 Span = tuple[float, float]
 
@@ -86,8 +96,8 @@ def checked_meters(
 
 
 def _load_w(meter: LoggedMeter, run_s: Span | None) -> float:
-    """The mean watts of a counter in the run, or the upper quartile of a meter's watts. If no reading is in
-    the run, that of all readings. NaN without any."""
+    """Watts of a meter under load. For a counter: the mean over the run. For a meter of watts: the upper
+    quartile of the readings in the run, or of all readings if none is in the run. NaN if there are none."""
     watts = meter.power
     if meter.joules is not None and len(meter.t_s) > 1:
         # A coarse counter does not change most of the time, so its two ends give the mean.
@@ -138,8 +148,8 @@ def _check_watts(
 
 
 def _only(meter: LoggedMeter) -> str | None:
-    """``rise`` or ``fall``, if the readings do little else, as those of a counter that wraps only
-    rarely; else ``None``."""
+    """``rise`` or ``fall`` if nearly all readings do this, as the readings of a counter that rarely wraps;
+    else ``None``."""
     steps = np.diff(meter.power[np.argsort(meter.t_s, kind="stable")])
     steps = steps[np.isfinite(steps)]
     if len(steps) < 2 * _LEAST_READINGS:
@@ -156,8 +166,8 @@ def _compare(meters: Sequence[LoggedMeter], findings: Findings) -> None:
     """Find nodes that read a multiple or a fraction of the others at each of three levels: the lower
     quartile, the median and the 99th percentile.
 
-    A node that only evaluates draws less than the others during most of a run, and sometimes as much as
-    they do.
+    All three levels are compared, because a node that only evaluates draws less than the others during most
+    of a run, and sometimes as much as they do. Such a node has no fault.
     """
     known = {
         meter.file: np.quantile(watts, (0.25, 0.5, 0.99))
@@ -282,7 +292,7 @@ def about_meter(meter: LoggedMeter) -> MeterInfo:
 def _checked_counter(
     meter: LoggedMeter, joules: Floats, info: MeterInfo, run_s: Span | None, findings: Findings
 ) -> CheckedMeter:
-    """A counter that counts up. It knows the energy between two readings, however far apart they are."""
+    """Judge a counter. It shows the energy between two readings, however far apart they are."""
     t_s, first = np.unique(meter.t_s, return_index=True)
     good = np.isfinite(joules[first])
     info.readings, info.failed_reads = int(good.sum()), int((~good).sum())
@@ -386,8 +396,8 @@ def _check_frozen(meter: CheckedMeter, run_s: Span, name: str, findings: Finding
 
 
 def _check_load(meter: CheckedMeter, run_s: Span, name: str, findings: Findings) -> None:
-    """Find readings that do not belong to this training: a node draws more during it than before and
-    after it."""
+    """Find a meter whose readings do not belong to this training. During a training, a node draws more than
+    before and after it."""
     t_s, watts = meter.t_s, meter.watts
     parts = [watts[t_s < run_s[0]], watts[_within(t_s, run_s)], watts[t_s > run_s[1]]]
     if min(map(len, parts)) < _LEAST_READINGS:

@@ -21,7 +21,8 @@ _NAMES = ("time", "watts", "joules", "node", "device")
 _WHAT = "table of readings"
 _MOST_W = 100e3
 _LEAST_OF_COUNTER, _MOST_RISES = 20, 0.5
-"""So many readings in order of which more rise and none falls are no power."""
+"""Least number of readings, and share of them that rise, from which on readings are a counter and no power,
+if none falls."""
 _WAY_OUT = "name them with --map, such as time=COLUMN,watts=COLUMN,node=COLUMN"
 
 

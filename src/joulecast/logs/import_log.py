@@ -38,11 +38,13 @@ from joulecast.runs.files.reading import validated
 from joulecast.runs.record import read_info
 
 _AROUND_S = 600.0
-"""What a meter reads so long before and after a run shows its clock, and what the node draws idle."""
+"""The readings in this time (s) before and after a run are used, because they show the clock of the meter and
+the idle power of the node."""
 _TOUCH_S = 1.5
-"""Runs that follow each other may overlap by so much: some logs have whole seconds."""
+"""Runs that follow each other may overlap by this time (s), because some logs have whole seconds."""
 _OF_EACH_GPU = ("csv", "nvidia-smi", "prometheus", "zeus")
-"""Kinds of logs in which a device that covers a GPU is one GPU. The sensors of jpwr may be dies of one."""
+"""Kinds of logs in which a device that covers a GPU is one GPU. (A sensor of jpwr may be one die of a
+GPU.)"""
 _MOST_FILES = 10_000
 _MOST_RUNS = 100_000
 

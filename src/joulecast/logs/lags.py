@@ -27,17 +27,20 @@ _LONGEST_S = 30 * 86_400.0
 _MOST_COMPARED = 16
 _GAP_PERIODS = 3
 _OUTSIDE = 3
-"""Activities before and after the run; those in it follow."""
+"""Number of activities outside of the run. They come first in :meth:`LoggedActivity.activities`."""
 _REACH_S = 300.0
 _UNEXPLAINED = 0.45
 """Share of the readings' variance that the run's activities may leave open at a lag that is believed."""
 _NEXT_BEST = 1.25
-"""The variance left open at any lag that is further off than ``_APART_S`` and half of it, against its own."""
+"""A lag is believed only if each other lag leaves more than this many times as much variance open. Other lags
+differ from it by more than ``_APART_S`` seconds, and by more than half of it."""
 _APART_S = 10.0
 _LEAST_CONTRAST = 0.04
-"""Standard deviation of readings over the load; less is no activity to go by."""
+"""Least standard deviation of the readings, divided by the power under load. With less, the readings show no
+activities."""
 _SMALL_S, _SMALL_PERIODS, _SMALL_SHARE = 2.0, 3.0, 0.01
-"""Lags that change little of the energy: in s, in spacings of the readings, as a share of the run."""
+"""A lag changes little of the energy if it is at most one of these: in s, in spacings of the readings, as a
+share of the run."""
 
 
 @dataclass(frozen=True)
@@ -104,7 +107,8 @@ class Lag:
 
 @dataclass(frozen=True)
 class _Trace:
-    """A meter on an even grid from ``first_s`` on: watts about their mean, 0 where ``known`` is."""
+    """Watts of a meter at equally spaced times from ``first_s`` on, minus their mean. In gaps between
+    readings, ``known`` and the watts are 0. ``load_w`` is the power under load."""
 
     first_s: float
     watts: Floats
@@ -113,7 +117,7 @@ class _Trace:
 
 
 def _trace_of(meter: LoggedMeter, grid_s: float) -> _Trace | None:
-    """``None`` for too few readings, or for readings that never change."""
+    """The trace of a meter; ``None`` if it has too few readings, or if they never change."""
     good = np.isfinite(meter.power) & np.isfinite(meter.t_s)
     t_s, first = np.unique(meter.t_s[good], return_index=True)
     period_s = usual_spacing(t_s)
@@ -134,8 +138,8 @@ def _trace_of(meter: LoggedMeter, grid_s: float) -> _Trace | None:
 
 
 def _lagged_sums(indicators: Sequence[Floats], values: Sequence[Floats], lags: int) -> Floats:
-    """For so many lags, the sum of each value over the times at which each indicator holds: (values,
-    indicators, lags)."""
+    """For each of ``lags`` lags, the sum of each value over the times at which each indicator is 1: an array
+    (values, indicators, lags)."""
     size = 1 << (len(indicators[0]) + len(values[0]) - 1).bit_length()
     of_values = np.conj(rfft(np.stack(values), size))
     of_indicators = rfft(np.stack(indicators), size)
@@ -144,7 +148,7 @@ def _lagged_sums(indicators: Sequence[Floats], values: Sequence[Floats], lags: i
 
 
 def _behind(course: LoggedActivity, traces: Sequence[_Trace], grid_s: float) -> float | None:
-    """By how much the meters of one clock are behind the run; ``None`` if no lag is believed.
+    """By how many seconds the meters of one clock are behind the run; ``None`` if no lag is believed.
 
     The unexplained share at a lag is the variance within the activities, divided by the whole variance.
     An activity of which less than two seconds were read explains nothing. Neither does an activity

@@ -75,7 +75,8 @@ class LoggedMeter:
         node: the node on which it is read.
         device: the part of the node, if the meter reads only a part. It gives the meter its name, together
             with the kind of the log.
-        covers: what draws its power; ``None`` for a node whose log does not say it.
+        covers: the part of the node whose power it counts; ``None``: the log does not say it. It is then
+            judged like a meter of a whole node.
         file: the file, as a person finds it.
         t_s: times in s since 1970, or on the log's own clock (:attr:`Log.form`), in any order.
         watts: NaN if a reading is no number. For a counter: ``None``, or the mean watts since the reading

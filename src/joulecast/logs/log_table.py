@@ -24,9 +24,10 @@ from joulecast.runs.files.reading import opened
 
 MAX_LOG_BYTES = 4_000_000_000
 MAX_LOG_ROWS = 20_000_000
-"""Of a table: a reading a second of eight GPUs of sixteen nodes for a day are eleven million."""
+"""The most rows of a table. (A reading a second for each of eight GPUs of sixteen nodes gives eleven million
+rows in a day.)"""
 _MOST_VALUES = MAX_TABLE_BYTES // 8
-"""Of an HDF5 file: as many bytes as a table may have."""
+"""The most values of an HDF5 file. They have as many bytes as a table may have."""
 _ROWS = 250_000
 _NEAR = 100
 _DELIMITERS = (",", ";", "\t", "|")
@@ -50,7 +51,8 @@ _WORDS = {
 _UNITS = "W, mW, uW, kW, J, mJ, uJ, kJ, Wh, kWh"
 _IN_BRACKETS = re.compile(r"[\[(]\s*([^\])]+?)\s*[\])]\s*$")
 _UNIT_WORD = re.compile(r"(?<![^_ .-])([mku]?(?:W|Wh|J)|mw|kw|wh|kwh)(?![^_ .-])")
-"""The unit in ``kW`` and ``power_kw_avg``; of lower case letters only what cannot be another unit."""
+"""The unit in ``kW`` and in ``power_kw_avg``. In lower case, only the units that are not ambiguous are
+found."""
 _OWN_UNIT = r"\d\.?\s*([a-zA-Zµμ]{1,3})$"
 
 

@@ -29,9 +29,10 @@ _SMALLEST: tuple[tuple[TimeUnit, float], ...] = (
     ("ms", 1e11),
     ("s", 1e8),
 )
-"""A number from here on is of that unit since 1970: 1e8 s is in 1973, and less is since a start."""
+"""The smallest number that counts as a time since 1970 in each unit. (1e8 s after 1970 is in 1973.) Smaller
+numbers count from a start that is not known."""
 _DAYS, _MOST_DAYS = (36526.0, 73050.0), 30.0
-"""Days since 1900 from 2000 to 2100, and of how many a log may be."""
+"""The days from 2000 to 2100, as spreadsheets count them since 1900; and the most days in a log."""
 _ZONED = r"(?:Z|[+-]\d{2}:?\d{2})$"
 _OFFSET = re.compile(r"([+-])(\d{1,2}):?(\d{2})")
 _SHOWN = 40
@@ -158,7 +159,7 @@ class Clock:
         if times.form != "local" or self.zone is None or not len(times.t_s):
             return times
         local = pd.DatetimeIndex((times.t_s * 1e6).round().astype("int64").astype("datetime64[us]"))
-        # pandas takes a line that is there twice for the clock being put back.
+        # If two lines have the same time, pandas would believe that the clock was put back.
         new = np.diff(times.t_s, prepend=np.nan) != 0
         try:
             placed = local[new].tz_localize(

@@ -15,7 +15,8 @@ from joulecast.logs.training_log import read_steps
 
 _MEAN = "the mean of all GPUs, times the GPUs of a node"
 _REMARKED, _MOST = 0.01, 0.05
-"""Share of the training without joules, in evaluations and checkpoints."""
+"""Share of the training's time without joules (evaluations and checkpoints) above which there is a remark,
+and above which the log is refused."""
 
 
 def read(file: Path, options: LogOptions) -> Log:

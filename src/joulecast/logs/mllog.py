@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 _MARK = b":::MLLOG"
 
 LARGEST = 1e15
-"""Times are in ms since 1970, tokens of a training below this; what is above is garbled."""
+"""The largest number in a log. Times (in ms since 1970) and the tokens of a training are below it. A larger
+number is garbled."""
 
 _decoder = json.JSONDecoder()
 
@@ -68,8 +69,7 @@ class PowerLog:
 
 
 def number(value: Any) -> float | None:
-    """``value`` as a float, if a log can have such a number, also from a string. ``None`` for everything
-    else."""
+    """``value``, a number or a string, as a float. ``None`` if it is no number, or above :data:`LARGEST`."""
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         return None
     try:

@@ -39,7 +39,7 @@ from joulecast.runs.meter_choice import Supply
 
 MAX_FILES = 1_000_000
 _MAX_LOG_BYTES = 256_000_000
-"""Of one log, which is held in memory."""
+"""The most bytes of one log, which is held in memory."""
 _RESULT = re.compile(r"result_[^/]*\.txt")
 _METER = re.compile(r"node_([0-9]{1,5})\.txt")
 _LEADING_COUNT = re.compile(r"(\d+)x", re.IGNORECASE)
@@ -286,8 +286,8 @@ def _value(log: ResultLog, key: str) -> int | None:
 
 
 def _nodes(facts: dict[str, Any], log: ResultLog, system: str) -> int | None:
-    """Number of nodes: as the log or the description says; else ``8x`` before the system's name (behind
-    it, it counts accelerators); else from the launcher's line."""
+    """Number of nodes: from the log or the description; else from a name of the system that begins with a
+    count, as ``8x`` (behind the name, it would count accelerators); else from the launcher's line."""
     platform = log.first("submission_platform")
     named = [_LEADING_COUNT.match(name) for name in (system, str(platform and platform.value))]
     candidates = [

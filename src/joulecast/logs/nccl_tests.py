@@ -30,14 +30,14 @@ class CollectiveTest:
 
     file: Path
     collective: str
-    """As nccl-tests calls it, without ``_perf``."""
+    """Name of the collective in nccl-tests, without ``_perf``."""
     nodes: int
     gpus: int
-    """Of each node."""
+    """Number of GPUs of each node."""
     gpu: str
-    """As its driver calls it."""
+    """Name of the GPU, from its driver."""
     points: tuple[tuple[float, float], ...]
-    """Bytes of the buffer, and seconds out of place."""
+    """Pairs: the bytes of the buffer, and the seconds of the collective (out of place)."""
 
 
 def _collective(said: str | None, file: Path) -> str:

@@ -213,7 +213,7 @@ def _added(alike: list[_Series], file: Path) -> LoggedMeter:
     different programs that used the device) follow one after the other.
 
     Raises:
-        JoulecastError: they are none of these.
+        JoulecastError: the series cannot be joined in one of these ways.
     """
     meters = [meter for _, meter in alike]
     first = meters[0]

@@ -33,7 +33,8 @@ _INDICES: dict[str, Counted | None] = {
     "step": "steps",
     "step_num": "steps",
 }
-"""The names of an index, and what it counts under this name. Samples may be called epochs."""
+"""The names of an index, and what it counts under this name. ``None``: not known, because logs also call
+samples epochs."""
 
 _CUT_SHORT = 0.5
 """A last epoch shorter than this share of the median epoch was not finished."""
@@ -79,7 +80,7 @@ class _Pairs:
         self.missing = 0
 
     def start(self, event: Event, at_s: float) -> None:
-        """Open an interval, unless another rank did."""
+        """Open an interval, unless another rank has opened it already."""
         index, counts = _index(event)
         if any(other.index == index for other in self.running):
             return
@@ -93,7 +94,7 @@ class _Pairs:
         only epoch starts as number 0 and stops as number 2.5 million.)"""
         index, _ = _index(event)
         if index is not None and self.stops[index] >= max(1, self.starts[index]):
-            return  # another rank did
+            return  # another rank has closed it already
         self.stops[index] += 1
         if self.running:
             same = [i for i, other in enumerate(self.running) if other.index == index]
@@ -103,8 +104,8 @@ class _Pairs:
             self.missing += 1
 
     def count(self, event: Event) -> None:
-        """An event states an index. The open interval gets it if it has none; without an open interval, the
-        last one."""
+        """Note the index that an event states. It belongs to the open interval or, if none is open, to the
+        last closed one. An interval that has an index keeps its index."""
         index, counts = _index(event)
         place = self.running or self.done
         if index is not None and place and place[-1].index is None:
@@ -206,7 +207,8 @@ def _begun(blocks: list[Interval], known: set[float], batch_size: int | None) ->
 
 def _are_lengths(blocks: list[Interval]) -> bool:
     """Whether the index of each block is its own number of samples, as in NeMo since v5.1. Then the first
-    block begins and stops with the same index, above 0. Otherwise it begins at 0."""
+    block begins and stops with the same index, above 0. If the index counts the samples so far, the first
+    block begins with 0."""
     first = blocks[0] if blocks else None
     return (
         first is not None

@@ -25,18 +25,20 @@ Scalar = tuple[str, int, float]
 """Name, step and time (s since 1970)."""
 
 _HEAD, _TAIL = 12, 4
-"""Bytes around a record of an event file."""
+"""Bytes before and after each record of an event file."""
 _TIME, _STEP, _SUMMARY = 1, 2, 5
 _OF_SUMMARY = 1
 _TAG, _NUMBER = 1, 2
-"""Fields of an event, of its summary, and of a value of that."""
+"""Numbers of fields. ``_TIME``, ``_STEP`` and ``_SUMMARY`` are fields of an event, ``_OF_SUMMARY`` of its
+summary, ``_TAG`` and ``_NUMBER`` of a value in the summary."""
 _START = b":W&B"
 _FRONT, _BLOCK, _PART_HEAD = 7, 32768, 7
 _WHOLE, _LAST = 1, 4
 """Places of a part: it is the whole record, or the last part of one."""
 _HISTORY, _ITEM = 2, 1
 _KEY, _NESTED_KEY, _VALUE = 1, 2, 16
-"""Fields of a record, of its history (what a call of ``log`` wrote), and of an item of that."""
+"""Numbers of fields. ``_HISTORY`` is a field of a record, ``_ITEM`` of its history (what a call of ``log``
+wrote), ``_KEY``, ``_NESTED_KEY`` and ``_VALUE`` of an item of the history."""
 _STEPS = ("train/global_step", "trainer/global_step", "global_step", "_step")
 """What counts the steps. ``_step`` counts calls of ``log``, so Hugging Face's Trainer, Lightning and
 torchtune log a count of their own."""

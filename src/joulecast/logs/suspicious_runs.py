@@ -21,7 +21,7 @@ from joulecast.runs.integration import EnergyCurve
 
 _OUTLIER_SHARE, _OUTLIER_SIGMAS = 0.05, 5
 _TELLING = 20
-"""So many readings in a row are not the same by chance in two runs."""
+"""If this number of readings in a row is the same in two runs, it is not by chance."""
 _HALF, _FLOOR, _ALIKE = 1.6, 1.25, 1.45
 _NO_LOAD = 1.4
 _LEADING_COUNT = re.compile(r"^\d+x", re.IGNORECASE)

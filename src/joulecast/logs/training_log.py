@@ -57,7 +57,8 @@ class StepLog:
 
     @property
     def trained(self) -> dict[str, int]:
-        """``samples`` and ``batch``, if the log has them; otherwise ``steps``.
+        """The work of the training: ``samples``, or ``steps`` if the log has no samples. Also ``batch``, if
+        the log has it and it never changes.
 
         Raises:
             JoulecastError: the samples do not grow.

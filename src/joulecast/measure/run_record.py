@@ -23,7 +23,8 @@ from joulecast.runs.spec import RunSpec
 _SEEN_S = 1.0
 """Other load is judged over at least this many seconds, as far as the sampler ran that long."""
 _SHORTEST_JUDGED_S = 0.2
-"""In less time, it is not judged: the kernel counts work in ticks of 10 ms."""
+"""If the sampler ran for at most this time (s), the other load is not judged: the kernel counts work in ticks
+of 10 ms."""
 
 
 @dataclass(frozen=True)

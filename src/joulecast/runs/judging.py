@@ -260,10 +260,8 @@ def best_rival(cells: pd.DataFrame) -> Comparison | None:
 
 
 def run_to_run_cv(training: pd.DataFrame, quantity: str) -> float:
-    """Mean coefficient of variation between repeats, in percent. No model can claim to be better than this.
-
-    It is for ``quantity``. If the repeats did not do the same work, it is for ``quantity`` per unit of work.
-    """
+    """Mean coefficient of variation of ``quantity`` between repeats, in percent, per unit of work. No model
+    can claim to be better than this."""
     per_work = training[quantity] / training["samples"]
     cells = per_work.groupby([training[key] for key in SETTING], dropna=False)
     spread = (cells.std() / cells.mean())[cells.count() > 1]

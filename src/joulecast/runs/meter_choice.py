@@ -4,8 +4,8 @@ A sum over only those nodes that have a meter would not be the energy of the run
 the others. Meters are grouped by kind (``gpu``, ``cpu``, ...) and by what they cover. If a group is missing
 on some nodes, it is left out on all nodes. So the energy of every node contains the same parts: for example,
 GPUs without CPUs if only the GPUs have meters everywhere. If several meters cover the same part, only one
-counts: the meter that covers most. Of several such meters, the first in the record counts. A meter that
-covers only a part of it is kept as a part, and never added to it.
+counts: the meter that covers most. Of several such meters, the first in the record counts. Other meters stay
+in the record, but their joules are not added.
 """
 
 from collections import defaultdict
@@ -42,8 +42,8 @@ _METERED: tuple[tuple[EnergySource, ...], ...] = (
     _BEST_FIRST[3:4],
     _BEST_FIRST[4:],
 )
-"""Sources whose meters may be added up. The first three are real meters, no matter which tool has read
-them."""
+"""Groups of sources. Meters may be added up only if their sources are in the same group. The sources of the
+first group are real meters, no matter which tool has read them."""
 _LEAST_RENEWALS = 10
 """Least number of readings of a meter of watts in a run. With fewer, its readings are averages over too long
 a time."""
@@ -57,7 +57,7 @@ class MeterInfo(BaseModel):
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     node: str
-    """Node that it belongs to."""
+    """Node that the meter belongs to."""
     meter: str
     """Its name, as in ``power.parquet``."""
     available: bool
@@ -99,7 +99,7 @@ class MeterInfo(BaseModel):
 class Gap:
     """A node (or a host with all of its nodes) that lacks a kind of meter, with the reason.
 
-    Of the run's ``hosts`` hosts, ``metered`` have this kind of meter."""
+    ``hosts`` is the number of the run's hosts. ``metered`` is the number of hosts with this kind of meter."""
 
     node: str
     kind: str
@@ -161,8 +161,12 @@ def _gaps(
     usable: dict[str, str | None],
     absent: dict[str, str | None],
 ) -> list[Gap]:
-    """The gaps of a family of meters. ``usable`` has the nodes and hosts with the family, and what is
-    wrong with it there."""
+    """The gaps of a family of meters.
+
+    Args:
+        usable: by node or host that has the family, the fault of its meters; ``None``: no fault.
+        absent: by node or host that lacks the family, the reason.
+    """
     missing: dict[str, dict[str, str]] = defaultdict(dict)
     whole = dict.fromkeys(map(host_of, nodes), True)
     covered = set()

@@ -231,8 +231,8 @@ def _energy(record: RunRecord, exposed: pd.DataFrame) -> Row:
 def _utilisation(record: RunRecord) -> dict[str, float]:
     """Means over the run and its nodes.
 
-    A row of activity is the mean since the row before it. Each counts as long as it lies in the run, so
-    that a run that is shorter than the sampler's period has utilisations, too.
+    A row of activity is the mean over the time since the row before it. Its weight is the part of this time
+    that lies in the run. So a run that is shorter than the sampler's period has utilisations, too.
     """
     outcome = record.info.outcome
     activity = record.activity
@@ -309,10 +309,10 @@ def _observe_folder(folder: Path) -> Row:
 def _with_comparable_energies(rows: pd.DataFrame) -> pd.DataFrame:
     """Observations in which all energies of a platform cover the same parts, as ``node`` or ``gpu+cpu``.
 
-    In one run, the meter of a node may fail, or be too slow for a short run. Then its energy covers only
-    parts. If most runs of the platform cover something else, such a run has no energy but the reason. If
-    there are as many of both, ``node`` counts before its parts. Runs that do not say what their energy
-    covers are not changed.
+    In one run, the meter of a node may fail, or be too slow for a short run. Then the energy of the run
+    covers only parts of the node. If the energy of most runs of the platform covers other parts, the energy
+    of this run is removed, and the run gets the reason. If two sets of parts are equally frequent, ``node``
+    is preferred. Runs that do not say what their energy covers are not changed.
     """
     if "energy_covers" not in rows or "energy_j" not in rows:
         return rows
@@ -346,10 +346,10 @@ def observe_all(folders: Iterable[Path]) -> pd.DataFrame:
 
 
 def allreduce_points(folders: Iterable[Path]) -> pd.DataFrame:
-    """A row for each sum in the all-reduce calibrations, with the columns ``run platform nodes ranks bytes
-    copy_s algorithm``.
+    """A row for each all-reduce in the all-reduce calibrations, with the columns ``run platform nodes ranks
+    bytes copy_s algorithm``.
 
-    The time of a sum is the time of the slowest rank.
+    The time of an all-reduce is the time of the slowest rank.
     """
     rows: list[dict[str, Any]] = []
     for folder in folders:

@@ -46,8 +46,9 @@ end."""
 
 _LOADED_S = 2.0
 _IDLE_WINDOW_S = 60.0
-"""Time from the zero of the clock (the job's init) until the job is loaded on the node. Idle power is read in
-the last minute before the run."""
+"""Idle power is read in this time (s) before the run. Two parts of it do not count: the ``_LOADED_S`` seconds
+after the zero of the clock (the job's init), in which the job is loaded on the node; and the ``_LOADED_S``
+seconds before the run."""
 
 
 @dataclass(frozen=True)
@@ -121,10 +122,11 @@ def _within(part: Span, whole: Span) -> bool:
 def _interrupt(phases: dict[str, list[_Phase]], segments: list[_Phase], inside: list[Span]) -> bool:
     """Whether evaluations inside of segments stop the training.
 
-    They do not if an epoch begins or ends meanwhile. Otherwise the paces of the segments show it. If
-    evaluations interrupt, the paces agree without the time of the evaluations; if not, they agree with
-    this time. If both agree equally well, an evaluation inside an epoch interrupts, and one inside one of
-    several blocks does not: by the rules of the log, a block is training only.
+    They do not if an epoch begins or ends during an evaluation. Otherwise the paces of the segments show it:
+    each pace is computed with the time of the evaluations, and without it. If evaluations interrupt, the
+    paces without this time agree better; if not, the paces with it. If both agree about equally well, an
+    evaluation inside an epoch interrupts, and an evaluation inside one of several blocks does not: by the
+    rules of the log, a block is training only.
     """
     epochs, blocks = phases.get("epoch", []), phases.get("block", [])
     edges = [edge for e in epochs for edge in (e.start_s, e.stop_s)]
@@ -256,7 +258,8 @@ def _known_of_total(
 def _idle_w(meters: list[EnergyCurve], start_s: float) -> float:
     """Watts of a node with the job loaded, before the run starts; NaN if nothing was read then.
 
-    It is the lower quartile of each meter, because some jobs warm up in that minute.
+    It is the mean of the lower quartiles of the meters, because some jobs warm up in the minute before the
+    run.
     """
     since, until = max(_LOADED_S, start_s - _IDLE_WINDOW_S), start_s - _LOADED_S
     before = [m.power[(m.t_s >= since) & (m.t_s <= until)] for m in meters]
@@ -274,8 +277,8 @@ def _lowest_w(meters: list[EnergyCurve], start_s: float, stop_s: float) -> float
 
 
 def _past_ramps(steady: list[Span]) -> list[Span]:
-    """Steady training, without the climb of power at its start and the time right after it. Empty if it
-    never lasts long enough."""
+    """The spans of steady training, without the first and the last ``_RAMP_S`` seconds of each. Short spans
+    are left out."""
     lasting = union([(a - SHORTEST_BREAK_S / 2, b + SHORTEST_BREAK_S / 2) for a, b in steady])
     return [(a + _RAMP_S, b - _RAMP_S) for a, b in lasting if b - a > 3 * _RAMP_S]
 

@@ -320,7 +320,7 @@ def _validate_execution(record: RunRecord) -> None:
 def _validate_seen(info: RunInfo, stages: "pd.DataFrame") -> None:
     """Check that all ranks have stages, and that the stages belong to steps of the run."""
     spec, outcome = info.spec, info.outcome
-    # A command may fail before its first step; its record says so.
+    # A command may fail before its first step. The record of its run says so.
     if spec.kind != "training" or (spec.observed is not None and stages.empty):
         return
     seen = set(stages["rank"])

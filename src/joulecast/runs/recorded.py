@@ -238,8 +238,8 @@ def _as_recorded(info: RunInfo, campaign: CampaignInfo, sha256: str) -> RunInfo:
     """The facts of a run of a campaign. It gets the campaign's name. Its ``measured`` meters are called
     ``recorded``. Estimates and imports keep their labels.
 
-    The hash of the specification is made again, because a key that only later versions know has its
-    default in it. Whether the archive is the recorded one was checked before.
+    The hash of the specification is computed again: keys that were added after the recording now have their
+    defaults in the specification. Whether the archive is the recorded one was checked before.
     """
     meters = [
         meter.model_copy(update={"source": "recorded"}) if meter.source == "measured" else meter

@@ -298,7 +298,7 @@ class NodePrices(BaseModel):
 
 
 class PriceList(NodePrices):
-    """The same prices, and one for an hour of a GPU."""
+    """Prices of energy, nodes and GPUs, all in one currency."""
 
     price_gpu_hour: float | None = Field(
         default=None, ge=0, le=_MOST_MONEY, description="Price of a GPU in use for an hour."

@@ -52,11 +52,11 @@ class Workload(FrozenContent):
     """Network and data of a training."""
 
     network: str
-    """Its name."""
+    """Name of the network."""
     dataset: str = "digits"
-    """Its name."""
+    """Name of the data set."""
     data_root: str | None = None
-    """Folder with its files."""
+    """Folder with the files of the data set."""
     image_size: int = Field(64, ge=8)
     """Side of the images in pixels."""
     patch_size: int = Field(16, ge=1)
@@ -79,9 +79,9 @@ class Training(FrozenContent):
     evaluate_every: int = Field(50, ge=1)
     """Steps between two evaluations."""
     learning_rate: float = Field(0.01, gt=0)
-    """Of the optimizer SGD."""
+    """Learning rate of the optimizer SGD."""
     momentum: float = Field(0.9, ge=0, lt=1)
-    """Of the optimizer SGD."""
+    """Momentum of the optimizer SGD."""
     precision: Precision = "fp32"
     """``bf16`` is autocast."""
     device: Literal["cpu", "cuda"] = "cpu"
@@ -89,9 +89,9 @@ class Training(FrozenContent):
     algorithm: Algorithm = "two_level"
     """All-reduce of the gradients."""
     bucket_mb: float = Field(64, gt=0)
-    """Size of the gradients that are summed at once."""
+    """Size of a bucket in MB. All gradients of a bucket are summed by one all-reduce."""
     overlap: bool = False
-    """Whether gradients are summed during the backward pass."""
+    """Whether the all-reduce of a bucket may run during the backward pass."""
     loader_workers: int = Field(0, ge=0)
     """Number of processes that prepare batches."""
     prefetch_batches: int = Field(2, ge=0)
@@ -104,9 +104,9 @@ class Calibration(FrozenContent):
     seconds: float = Field(60, gt=0)
     """How long a run of kind ``idle`` or ``sleeping_rank`` lasts."""
     sizes_bytes: tuple[int, ...] = ()
-    """Sizes of the sums in a run of kind ``allreduce``."""
+    """Sizes of the all-reduces in a run of kind ``allreduce``."""
     repeats: int = Field(5, ge=1)
-    """How often each size is summed."""
+    """Number of all-reduces of each size."""
     algorithm: Algorithm = "two_level"
     """The measured all-reduce."""
 

@@ -63,7 +63,7 @@ class _Size:
     """What the trials of one batch size say."""
 
     epochs: list[float] = field(default_factory=list)
-    """Of the trials that reached the target."""
+    """Numbers of epochs of the trials that reached the target."""
     failed_epochs: list[float] = field(default_factory=list)
     cost_of_epoch: float = inf
     stopped_at: float = 0.0
@@ -82,7 +82,7 @@ class Curve:
         earlier: by batch size, the log cost of earlier runs on another device (:func:`earlier_costs`).
         horizon: number of recurrences for which a better batch size will probably be used.
         reach: largest distance, in sizes, of an untried size from a size that has reached the target.
-        beta: a try is stopped when it costs more than this many times the best.
+        beta: the try of a new size is stopped when it costs more than this many times the best size.
         window: number of newest trials that count for every batch size; ``None``: all.
 
     Raises:

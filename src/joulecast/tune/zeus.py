@@ -113,7 +113,8 @@ class Zeus:
         return min(drawn, key=lambda size: drawn[size])
 
     def _draw(self, costs: list[float], rng: random.Random) -> float:
-        """Draw from a normal distribution whose variance is that of the costs seen. The prior is flat."""
+        """Draw the mean cost from its posterior. The prior is flat, and single costs are assumed to have the
+        variance of the costs seen."""
         n = len(costs)
         mean = sum(costs) / n
         variance = sum([(cost - mean) ** 2 for cost in costs]) / n

@@ -42,7 +42,7 @@ def fit(records: Records, *, series_splits: int | None = None) -> CampaignFit:
         series_splits: number of split points of the time-series rivals.
 
     Returns:
-        A :class:`CampaignFit`. Its ``mc2`` has the coefficients (s, s/sample, s/byte, W).
+        A :class:`CampaignFit`. Its ``mc2`` has the coefficients (in s, s/sample, s/byte, W, J/sample).
 
     Raises:
         JoulecastError: no training run is left to fit. It says why each was left out.

@@ -319,7 +319,7 @@ def parse_config(content: Any, origin: str = "configuration") -> Config:
     Raises:
         JoulecastError: names every wrong key, its value, and the nearest valid key.
     """
-    # Snakemake reads a configuration before the workflow can. So the configuration is checked here, too.
+    # Snakemake may have read the file before this code could check it. So the content is checked here, too.
     require_few_values(content, origin)
     try:
         return Config.model_validate(content)

@@ -42,6 +42,6 @@ def log(source: Records | Mapping[str, Any]) -> list[str]:
             for part in parts:
                 metrics = {value.flat_name: value.amount for value in part.values}
                 mlflow.log_metrics(metrics, step=part.scale or 0)
-            # The last: a run that was cut short is not found again.
+            # This tag is set last. So a run that was cut short has no tag, and is not taken for a whole one.
             mlflow.set_tag("joulecast_sha256", digest)
     return made

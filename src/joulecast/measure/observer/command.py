@@ -52,8 +52,8 @@ class Command:
             ) from None
 
         def forward(number: int, frame: FrameType | None) -> None:
-            # A terminal sends Ctrl-C to the command, too. A second one would kill a command that is about to
-            # end.
+            # The terminal has sent Ctrl-C to the command, too. If we also sent it, the command would get it
+            # twice, and would be killed while it is about to end.
             if number in (signal.SIGINT, signal.SIGQUIT) and _in_front_of_a_terminal():
                 return
             with suppress(ProcessLookupError):

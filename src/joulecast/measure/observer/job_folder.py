@@ -32,7 +32,8 @@ from joulecast.runs.spec import RunSpec
 
 _LOOK_S = 0.1
 _SILENT_S = 120.0
-"""A sampler writes every few seconds."""
+"""If nothing was written to the folder of a launch for this time (s), its processes on other hosts count as
+killed. (A sampler writes every few seconds.)"""
 _LOCK = "lock"
 PREFIX = ".job-"
 """Begin of the names of the folders of launches."""

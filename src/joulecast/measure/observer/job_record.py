@@ -29,7 +29,7 @@ from joulecast.runs.record import RunRecord, write_record
 from joulecast.runs.spec import RunSpec
 
 _LOST_S = 5.0
-"""What a killed sampler may have kept to itself."""
+"""Seconds of readings that a killed sampler may not have written yet."""
 INCOMPLETE = "incomplete: the measurement was killed; made of what its processes had written"
 
 

@@ -15,7 +15,7 @@ from joulecast.runs.integration import EnergyCurve
 from joulecast.runs.meter_choice import EnergySource, metered
 
 _NOW_S = 10.0
-"""Watts "now" are the mean over the last seconds."""
+"""Watts "now" are the mean over this number of seconds."""
 
 
 @dataclass(frozen=True)

@@ -106,7 +106,8 @@ class Observation:
     ) -> None:
         self._out, self._in_campaign = out, in_campaign
         meeting = out.parent if in_campaign else out
-        # Before this launch has a folder of its own. A run of a campaign is measured again.
+        # This is done before this launch has a folder of its own. If a run of a campaign was killed, no
+        # record is made of it, because Snakemake measures it again.
         self._of_killed = [] if in_campaign else assemble_killed(out)
         self._job = JobFolder(meeting, place(environment))
         self.marks = self._job.marks
@@ -132,7 +133,8 @@ class Observation:
             code: return code of the command; ``None`` if it still runs, or if there was none.
         """
         ended_s = time.monotonic()
-        # A run of a campaign is measured again. Of another one nothing is removed before its record stands.
+        # If a run of a campaign has no record, it is measured again. The files of any other run are kept
+        # until its record is written.
         self._keep = not self._in_campaign
         try:
             return self._ended(code, faults, ended_s)

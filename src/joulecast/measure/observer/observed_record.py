@@ -28,11 +28,12 @@ _FEWEST_STEPS = 3
 """Steps that a process must make before its first one is left out as a warm-up."""
 
 _WARM_UP, _WARM_UP_S = 5.0, 0.2
-"""A step behind the first is a warm-up, too, if it lasts more than so many times as long as the median, and
-so many seconds longer: torch.compile may compile again in the second step. Less is noise of short steps."""
+"""A step behind the first one is a warm-up, too, if it lasts more than this number of times as long as the
+median, and more than this number of seconds longer. (torch.compile may compile again in the second step.) A
+difference of fewer seconds is noise of short steps."""
 _LONGEST = 0.2
-"""A remark names a step that is longer than the median by this part of the time of all steps, and by
-_WARM_UP_S."""
+"""A remark names a step if it is longer than the median by at least this share of the time of all steps, and
+by at least ``_WARM_UP_S`` seconds."""
 
 
 @dataclass(frozen=True)
@@ -50,8 +51,8 @@ class Rank:
 
     @property
     def parameters(self) -> int | None:
-        """Number of parameters that all optimizers train together; ``None`` if it is not known. Of
-        optimizers that follow each other, as those of several folds, the largest counts."""
+        """Number of parameters that all optimizers train together; ``None`` if it is not known. If optimizers
+        follow each other, such as one for each fold, only the one with the most parameters counts."""
         known = dict(self.facts.__pydantic_extra__ or {})
         mains = main_optimizers(self.steps.marks)
         largest = max(known.pop(f"parameters_{number}", 0) for number in mains)
@@ -216,19 +217,20 @@ _NO_UPDATES = (
     "`python -I` and `python -E` keep the observer out)"
 )
 _BATCHES_VARY = 0.02
-"""Relative difference of the mean batch and the commonest one, from which the mean counts: below it, it is
-the short batch at the end of an epoch, and no repeat should have another batch for it."""
+"""If the mean batch differs from the most frequent batch by at least this share, the mean is taken. A smaller
+difference comes from the short batch at the end of an epoch. Then the most frequent batch is taken, so that
+repeats have the same batch."""
 
 
 def batch_of_all(
     ranks: Sequence[Rank], asked: int | None, remarks: list[str]
 ) -> tuple[float, Literal["samples", "steps"]]:
-    """What all ranks together train on in a step on average, and its unit.
+    """Mean amount of work of all ranks together in a step, and its unit.
 
     Args:
-        asked: what the user says. It counts, because several ranks may load the same samples, as with tensor
-            parallelism.
-        remarks: gets a remark if the loaders gave another number, or if it varies.
+        asked: samples in a step, if the user gives them. They take precedence over the samples that were
+            seen, because several ranks may load the same samples, as with tensor parallelism.
+        remarks: gets a remark if the loaders gave another number, or if the number varies.
     """
     sizes = [rank.steps.samples for rank in ranks]
     seen = bool(ranks) and all(map(len, sizes))
@@ -253,7 +255,7 @@ def batch_of_all(
 
 
 def _spec(asked: RunSpec, hosts: Sequence[SampledHost], ranks: Sequence[Rank]) -> RunSpec:
-    """The specification that the ranks which were found answer."""
+    """The specification, with the numbers of nodes and of ranks that were found."""
     each = Counter(rank.host.host for rank in ranks)
     if len(set(each.values())) > 1:
         listed = ", ".join(f"{host.partition(':')[0]} {count}" for host, count in each.items())
@@ -286,7 +288,7 @@ def _observed_step(ranks: Sequence[Rank]) -> ObservedStep:
 
 
 def _differ(ranks: Sequence[Rank]) -> str:
-    """Why no rank's network is the one that is trained; empty if it is."""
+    """Why a rank's network is not the whole network that is trained; empty if it is."""
     facts = [rank.facts for rank in ranks]
     sizes = sorted({each.captured_parameters for each in facts if each.captured_parameters})
     if len(sizes) <= 1 or facts[0].has_parts:

@@ -36,7 +36,7 @@ Stage = tuple[int, str, float, float]
 """Step, stage, start and stop."""
 _PART_STEPS = 10_000
 _LATEST_S, _LARGEST, _MOST_OPTIMIZERS = 1e10, 1e18, 1e6
-"""Of a mark: what lies beyond is no time, no amount, and no number of an optimizer."""
+"""Largest time (s), amount, and number of an optimizer in a mark. Larger values are errors."""
 _Number = Annotated[int, Field(ge=0, le=10**9)]
 
 
@@ -190,8 +190,8 @@ class Steps:
     ends: Floats
     """End of each update of the main optimizer (steps,), in s of the host's clock."""
     between_is_exchange: bool = False
-    """Whether the time between the last backward pass and the update counts as exchange: of ranks that
-    exchange their gradients by other means than torch's."""
+    """Whether the time between the last backward pass and the update counts as exchange. This is so if ranks
+    exchange their gradients without torch."""
 
     @classmethod
     def of(cls, marked: Marked, between_is_exchange: bool = False) -> "Steps":
@@ -214,8 +214,8 @@ class Steps:
 
     @property
     def begin(self) -> float:
-        """Start of a step's first mark, in s on the host's clock."""
-        # DDP's statistics of a GPU have lengths, and no moments.
+        """Start of the process's first mark, in s on the host's clock."""
+        # On a GPU, DDP's statistics have lengths, but no moments.
         timed = self.marks["start"][self.marks["kind"] != marks.HIDDEN]
         return float(timed[0]) if len(timed) else 0.0
 
@@ -318,7 +318,7 @@ class Steps:
         fetches = by_kind[marks.FETCH]
         trained_on = fetches[-self.fetches :] if self.fetches else []
         begins = trained_on[0][0] if trained_on else start
-        # Of several optimizers each may have a backward pass of its own, also before the next batch.
+        # If there are several optimizers, each may have its own backward pass, also before the next batch.
         ends = updates[-1][0] if updates else stop
         early = [a for a, _ in updates if a < begins and any(start <= b < a for b, _ in backward)]
         exposed = by_kind[marks.EXCHANGE]

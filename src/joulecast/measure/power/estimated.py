@@ -39,7 +39,8 @@ def _process_work(pids: list[int]) -> Callable[[], float]:
 
 
 def work_by_node(nodes: MeteredNodes) -> dict[str, Callable[[], float]]:
-    """For each node, a function that says its CPU seconds so far. It raises :class:`ReadFailed`."""
+    """For each node, a function that returns its CPU seconds so far. If they cannot be read, the function
+    raises :class:`ReadFailed`."""
     if not nodes.pids:
         return {nodes.host_node: _host_work}
     return {node: _process_work(pids) for node, pids in nodes.pids.items()}

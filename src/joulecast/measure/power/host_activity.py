@@ -14,7 +14,8 @@ from joulecast.measure.power.zeus_devices import gpu_utilisation
 _WORK_PERIOD_S = 0.5
 _EARLY_S = 60.0
 _LATER_PERIOD_S = 2.0
-"""In a run of days, more looks at the kernel's counters would cost more than they show."""
+"""Seconds between two looks at the kernel's counters after the first minute. In a run of days, more frequent
+looks would cost more than they show."""
 
 ACTIVITY = ("t_s", "cpu_utilisation", "gpu_utilisation", "memory_bytes", "network_bytes_per_s")
 """Columns of a node's activity."""
@@ -101,7 +102,7 @@ class HostActivity:
             return []
         elapsed = max(now_s - self._last_s, 1e-9)
         network = self._network_bytes()
-        # Counters of an interface that went away go with it.
+        # If an interface goes away, its counters are gone, too. So the sum may fall.
         rate = round(max(0.0, (network - self._last_network) / elapsed))
         capacity = self._nodes.core_seconds_per_s
         gpu = gpu_utilisation() if self._has_gpu else None

@@ -123,7 +123,7 @@ _LABELLED: tuple[tuple[str, Covers], ...] = (
     (r"cpu power socket (\d+)", "cpu"),
 )
 _INSIDE = r"sysio power|soc power"
-"""Labels of rails that lie in a socket and are no part of their own."""
+"""Labels of power rails inside of a socket. They are not read, because the socket's meter contains them."""
 _SUPPLIES = re.compile(
     r"dps\d+\w*|cffps\d?|ipsps\d?|pfe\d+|fsp\w+|crps\w*|acbel\w*|fsg\d+|bpa[-_]?rs600|corsairpsu|bel\w*"
 )

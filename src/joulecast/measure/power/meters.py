@@ -30,10 +30,12 @@ _POSSIBLE_W: dict[Covers | None, tuple[float, float]] = {
     "memory": (0.01, 1000.0),
     None: (0.01, 30e3),
 }
-"""Watts that such a device draws at least while it is on, and at most. The largest that are sold are limited
-to 14 kW (a node of 8 B200), 2.7 kW (a module of Grace and Blackwell), 1.4 kW (a GPU), 500 W (a processor)."""
+"""For each part that a meter may cover: the least watts while it is on, and the most watts. The largest
+devices that are sold are limited to 14 kW (a node of 8 B200), 2.7 kW (a module of Grace and Blackwell), 1.4
+kW (a GPU), and 500 W (a processor)."""
 _MEAN_OF = 10
-"""The time of one renewal of a counter is only known between two readings; that of so many is known well."""
+"""The mean watts of a counter are also checked over this number of renewals. A renewal lies between two
+readings, so its time is not known exactly. Over this number of renewals, the error of the time is small."""
 
 
 class MeterUnavailable(Exception):
@@ -136,11 +138,11 @@ Opener = Callable[[MeteredNodes], list[Meter]]
 
 
 _OPENED_WITHIN_S = 15.0
-"""A site's command may take ten seconds."""
+"""Longest time (s) to open the meters of a kind. A site's command may take ten seconds."""
 
 
 def opened_in_time(kind: str, open_meters: Opener, nodes: MeteredNodes) -> list[Meter]:
-    """The meters of a kind. Its driver may hang.
+    """The meters of a kind, opened in a thread, because a driver may hang.
 
     Raises:
         MeterUnavailable: there is none, or it did not answer in time.
@@ -263,7 +265,8 @@ class _Renewal(NamedTuple):
 
 
 class Believed:
-    """A meter whose readings count only while its device can draw that power. All meters have this rule.
+    """A meter whose readings count only if they are possible for its device. All meters are read by this
+    class.
 
     For watts, each reading has to be possible. For a counter, the mean watts from one renewal to the
     next, and over ten renewals, have to be possible, and it may not stand still. After a fault, the meter
@@ -310,8 +313,8 @@ class Believed:
     def _look(self, joules: float, before_s: float, after_s: float, limits: Limits) -> str | None:
         fault = None
         if self._renewals and joules == self._renewals[-1].joules:
-            # A slow read may show the value of its begin or of its end. Only the time between two reads
-            # counts for sure.
+            # A slow read may show the value at its begin or at its end. Only the time from the end of one
+            # read to the begin of the next is certain.
             stood_s = before_s - self._renewals[-1].latest_s
             if stood_s > limits.moves_within_s:
                 fault = f"its counter stands still for {stood_s:.3g} s"

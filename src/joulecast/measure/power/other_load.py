@@ -88,7 +88,7 @@ def work_of(pids: Iterable[int]) -> float:
     while left:
         pid = left.pop()
         with suppress(psutil.Error):
-            # Its own, and that of its children which have ended.
+            # The CPU time of the process, and of its children that have ended.
             total += sum(psutil.Process(pid).cpu_times()[:4])
         left += _children(pid)
     return total

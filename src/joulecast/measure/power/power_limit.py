@@ -121,7 +121,7 @@ def power_limit(index: int = 0) -> Iterator[Callable[[int], None]]:
 
     def set_limit(watts: int) -> None:
         nonlocal is_changed
-        # Noted first: a signal may come between the two.
+        # This is noted before the limit is set, because a signal may come in between.
         is_changed = True
         try:
             gpu.set_power_management_limit(watts * 1000)

@@ -44,9 +44,10 @@ if TYPE_CHECKING:
     from joulecast.runs.spec import RunSpec
 
 _KEPT_EVERY_S = 4.0
-"""With the time that writing takes, at most five seconds are lost."""
+"""Seconds between two times when readings are written. Writing takes time, too, so at most five seconds of
+readings are lost."""
 _HANGS_S = 20.0
-"""Seconds without an answer after which a meter hangs."""
+"""If a meter does not answer for this number of seconds, it hangs."""
 _END_S = 30.0
 """Seconds that a sampler may take to end: a meter may hang."""
 _BEGUN = "begun"
@@ -60,7 +61,7 @@ class SamplerOrder:
     period_s: float
     nodes: MeteredNodes
     ranks: tuple[int, ...] = ()
-    """Processes of the run on this host: the work of all others is other load."""
+    """Processes of the run on this host. The work of all other processes is other load."""
 
     @classmethod
     def of(
@@ -180,7 +181,7 @@ def sample(
     Args:
         keep: a function that gets the facts, and the rows of the last few seconds.
         begun: a function that is called after the first readings.
-        asked: a function that is called with the meter that is being read.
+        asked: gets the name of the meter that is being read, so that a thread can see whether it hangs.
     """
     meters, absent = open_all(order)
     activity = HostActivity(order.nodes, any(meter.name.startswith("gpu") for meter in meters))
@@ -304,9 +305,10 @@ class Sampler:
 def main() -> None:
     """Sample the meters until standard input is closed. The order comes from standard input. The argument is
     the file to write."""
-    # A terminal sends these to all that run in it, and a scheduler SIGTERM to all processes of a job. Who
-    # started the sampler needs it to the end, and closes its standard input, also by ending. Zeus ends its
-    # helpers by SIGTERM: they would inherit that it is ignored, but no handler.
+    # A terminal sends these signals to all its processes. A scheduler sends SIGTERM to all processes of a
+    # job. But the sampler is needed until its parent closes standard input, or ends. SIGTERM has a handler
+    # that does nothing: if it were ignored, Zeus' helpers would inherit this, and Zeus could not end them by
+    # SIGTERM.
     for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: None)

@@ -54,12 +54,12 @@ Rows = Sequence[tuple[int, Row]]
 SAMPLES = ".samples"
 """End of the names of files of samples."""
 _VALUES = ("t_s", "a", "b", "c", "d")
-"""Columns of a row behind the number of its series; a series has names of its own for them."""
+"""Columns of a row, behind the number of its series. Each series has its own names for them."""
 _LATEST_S, _LARGEST = 1e10, 1e18
-"""Beyond, a value is no time and no figure."""
+"""Largest time (s), and largest other value. Larger values are errors."""
 _NAN = float("nan")
 _LATE_S = 15.0
-"""Time in which what another host wrote is seen on a shared file system."""
+"""Seconds after which all that another host wrote can be read on a shared file system."""
 
 
 def _facts_of(file: Path) -> Path:

@@ -26,11 +26,11 @@ from joulecast.measure.power.meters import (
 from joulecast.runs.meter_choice import Covers
 
 GPU_RENEWED_S, CPU_RENEWED_S = 0.1, 0.001
-"""How often the drivers renew a GPU's counter (NVML), and RAPL's."""
+"""Seconds between two renewals of a GPU's counter (NVML), and of a counter of RAPL."""
 _PEAK = 2.0
-"""Transients of milliseconds reach twice the power limit that a device allows."""
+"""Most power of a device, divided by its power limit: transients of milliseconds reach twice the limit."""
 _SOC_LEAST_W = 1e-3
-"""Parts of a chip for phones sleep by themselves."""
+"""Least watts of a part of a system on a chip. Parts of chips for phones can sleep on their own."""
 _VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
 
 
@@ -57,7 +57,7 @@ def all_gpus() -> Any:
 
 
 def _asking(name: str, ask: Callable[[], float]) -> Callable[[], float]:
-    """A question to a device, with Zeus' errors as ours."""
+    """A function that asks a device. It raises :class:`ReadFailed` in place of Zeus' errors."""
 
     def asked() -> float:
         try:
@@ -121,7 +121,7 @@ def _gpu_meter(gpu: Any, index: int, node: str) -> Meter:
         try:
             ask()
         except ZeusBaseError:
-            # A mean over the last second on most GPUs, so that the name says it.
+            # On most GPUs, this is a mean over the last second. So the name of the meter says ``average``.
             label, ask = f"{label}:average", gpu.get_average_power_usage
     return DeviceMeter(
         label,
@@ -147,7 +147,8 @@ def open_gpus(nodes: MeteredNodes) -> list[Meter]:
     meters: list[Meter] = []
     try:
         for index, gpu in enumerate(all_gpus().gpus):
-            # The second die of an MI250 is counted with the first, and Zeus says so of it.
+            # The counter of the first die of an MI250 contains the second die, for which Zeus raises this
+            # error.
             with suppress(ZeusGPUNotSupportedError):
                 meters.append(_gpu_meter(gpu, index, nodes.host_node))
     except (ZeusBaseError, ReadFailed) as error:
@@ -220,14 +221,14 @@ _SOC_PARTS: tuple[tuple[str, str, Covers], ...] = (
     ("cpu_energy_mj", "cpu", "cpu"),
     ("gpu_energy_mj", "gpu", "gpu"),
 )
-"""Figures of Zeus' measurements of a Jetson that are a part of their own."""
+"""The energies of a Jetson that become meters: their name in Zeus, their name here, and what they cover."""
 
 
 def open_soc(nodes: MeteredNodes) -> list[Meter]:
     """The parts of a system on a chip: Jetson.
 
     Raises:
-        MeterUnavailable: this machine is none.
+        MeterUnavailable: this machine is no Jetson.
     """
     from zeus.device import get_soc
 

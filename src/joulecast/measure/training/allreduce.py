@@ -1,4 +1,4 @@
-"""Sums of gradients over all ranks, in place, by one of three algorithms.
+"""The all-reduce of gradients: it sums them over all ranks, in place, by one of three algorithms.
 
 ``mpi``        one ``MPI_Allreduce`` on the buffer, by whatever algorithm the library chooses.
 ``shared``     for ranks of one host: the buffers lie in one MPI shared-memory window, and each rank adds

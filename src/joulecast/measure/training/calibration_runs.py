@@ -1,7 +1,7 @@
 """Calibration runs, each of which measures one part of MC2 alone.
 
 ``idle``           a loaded process that does nothing: the power of an idle node.
-``allreduce``      sums of several sizes without pause: the communication's time and power.
+``allreduce``      all-reduces of several sizes without pause: the communication's time and power.
 ``sleeping_rank``  all ranks wait for the last one, which sleeps: the power of waiting.
 """
 
@@ -26,7 +26,7 @@ def run(
     assert spec.calibration is not None
     calibration, step_bytes, reducer = spec.calibration, None, None
     if spec.kind == "idle":
-        # The process is then as between two steps of a training.
+        # The process is loaded like a process that trains: it has torch and a network.
         import torch
 
         from joulecast.measure.workloads import networks

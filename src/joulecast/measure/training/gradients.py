@@ -190,8 +190,8 @@ class GradientBuckets:
 class GpuGradients:
     """A replica on this rank's GPU. Its backward pass sums the gradients over all ranks.
 
-    CUDA events time the sums. NCCL does not separate waiting for other ranks from copying, so both count as
-    copying.
+    CUDA events time the all-reduces. NCCL does not separate waiting for other ranks from copying, so both
+    count as copying.
 
     Args:
         network: the network, on the GPU. Rank 0's parameters and buffers are copied to all ranks.

@@ -196,7 +196,8 @@ class Trainer:
         if self.hosts.comm.rank == 0:
             network = build_network(*shape)
         else:
-            # Not drawn, which takes seconds: the weights of rank 0 will replace them.
+            # Random weights are not drawn, because this takes seconds, and the weights of rank 0 replace
+            # them.
             network = build_empty(*shape).to_empty(device="cpu")
         return network.double() if self.training.precision == "fp64" else network
 

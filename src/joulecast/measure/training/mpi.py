@@ -110,7 +110,8 @@ def _ping(comm: MPI.Intracomm, other: int) -> tuple[float, float, float]:
 
 
 def clock_offsets(hosts: Hosts) -> dict[str, ClockOffset]:
-    """Offset of every host's clock from rank 0's clock. The result is the same on all ranks (collective)."""
+    """For every host: rank 0's clock minus the host's clock. The result is the same on all ranks
+    (collective)."""
     comm = hosts.comm
     leaders = comm.allgather((hosts.is_leader, hosts.own))
     offsets = {leaders[0][1]: ClockOffset(0.0, 0.0, 0.0)}

@@ -75,7 +75,7 @@ def ended_by_signals() -> Iterator[None]:
     before = signal.signal(signal.SIGTERM, interrupt)
     is_over = threading.Event()
     campaign = os.environ.get(CAMPAIGN)
-    # A job of SLURM is its own: it ends its run also where the Snakemake that submitted it is gone.
+    # A job of SLURM does not depend on the Snakemake that submitted it: the job continues without it.
     if campaign is not None and "SLURM_JOB_ID" not in os.environ:
         threading.Thread(target=end_with, args=(int(campaign),), daemon=True).start()
     try:
@@ -92,7 +92,7 @@ def _end(process: "subprocess.Popen[bytes]") -> None:
             os.killpg(process.pid, how)
             process.wait(_END_S)
             break
-    # Ranks that are stopped, or in groups of their own, go with their launcher.
+    # Ranks that are stopped, or that are in other groups, end with their launcher.
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
 
@@ -117,7 +117,8 @@ def rank_environment(threads: int, *, own_mpi: bool = True) -> dict[str, str]:
     """
     inherited = own_mpi_environment() if own_mpi else dict(os.environ)
     return {
-        # Huge pages for glibc's memory (other C libraries ignore it): its first use takes a rank seconds.
+        # With huge pages, the first use of memory is faster: it takes seconds in each rank. (Only glibc knows
+        # this variable.)
         "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
         **inherited,
         "OMP_NUM_THREADS": str(threads),

@@ -65,7 +65,7 @@ class TrainingToTarget:
         max_epochs: most epochs. A training that does not reach the target within them has failed.
         default_batch_size: batch size to which ``learning_rate`` belongs. The learning rate is proportional
             to the batch size (linear scaling for SGD: Goyal et al. 2017, section 2.1). Scaling by the square
-            root is for adaptive optimisers. The loop has none.
+            root is for adaptive optimisers, which the loop does not have.
         max_learning_rate: limit of the scaled learning rate; no limit if ``None``.
         prefetch_batches: number of batches that a thread prepares ahead. If preparing takes hardly any time,
             0 is faster.

@@ -249,10 +249,11 @@ def verdict_on(candidates: Sequence[Candidate], choice: Choice, currency: str) -
     """Whether there is a clear winner, as plain data.
 
     Returns:
-        ``clear_winner`` is ``None`` if there is no interval or no other setting, or if only one node count
-        was run and the choice has another one. ``overlapping`` has the settings within the limit whose
-        intervals overlap the interval of the best setting. ``in_words`` says this in sentences, and which of
-        them costs least and is fastest. It is ``None`` if there is no choice.
+        ``clear_winner`` is ``None`` if there is no interval, if its width is assumed and it overlaps no
+        other, if there is no other setting, or if only one node count was run and the choice has another
+        one. ``overlapping`` has the settings within the limit whose intervals overlap the interval of the
+        best setting. ``in_words`` says this in sentences, and which of these settings costs least and which
+        is fastest. It is ``None`` if there is no choice.
     """
     if choice.best is None:
         return _verdict(None, None)

@@ -94,9 +94,10 @@ def campaign_of(known_runs: KnownRuns, network: str, platform: str | None) -> Ca
 def _batches(campaign: Campaign, nodes: int, ranks: float) -> list[float]:
     """The batches of all nodes that are compared.
 
-    Imported runs, and runs that count only steps: those that were run, and the one that a forecast takes.
-    Other runs: also those in which a rank has a batch that a rank had. The batch of a rank must lie
-    between the smallest and the largest that a rank had.
+    For imported runs, and for runs that count only steps, they are the batches that were run, and the batch
+    that a forecast takes. For other runs, they are the batches that were run, and the batches in which a rank
+    has as many samples as a rank in any run. Then the samples of a rank must lie between the fewest and the
+    most samples that a rank had in the runs.
     """
     if campaign.imported or campaign.unit == "steps":
         usual = usual_batch(campaign.runs, nodes)

@@ -83,7 +83,7 @@ class Machine:
     graph: OpGraph
     training: TrainingSetup
     costs: CachedCosts
-    """What the strategies of the network share is computed once for all platforms."""
+    """Costs of ops. Results that all platforms share are computed only once."""
 
     @property
     def name(self) -> str:

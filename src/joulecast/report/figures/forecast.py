@@ -55,7 +55,7 @@ class Quantity:
     in_words: Callable[..., list[str]]
 
     def of(self, row: Row, end: str = "") -> float | None:
-        """The values of this quantity in a forecast, or an ``end`` of their intervals: ``_low`` or
+        """The value of this quantity in a row of a forecast; or an ``end`` of its interval, ``_low`` or
         ``_high``."""
         value: float | None = row.get(f"{self.column}{end}{self.unit}")
         return value
@@ -88,7 +88,7 @@ _CO2 = Quantity(CO2, "co2", "_kg", ((0, 1e-3, "g"), (1.0, 1.0, "kg"), (1e3, 1e3,
 
 
 def paid_in(currency: str) -> Quantity:
-    """The cost."""
+    """The cost, as a quantity in a currency."""
     return Quantity(COST, "cost", "", ((0, 1.0, currency),), partial(money, currency))
 
 

@@ -31,7 +31,7 @@ SHADES = {
 """Colours of pages by name, for light and for dark screens. Charts are drawn in the light colours."""
 INK, GREY, GRID = (SHADES[name][0] for name in ("ink", "soft", "grid"))
 WHITE, BLACK = "white", "black"
-"""Colour of the lines around marks, which separate neighbouring marks; and of text on bars."""
+"""Colours of text on bars. White is also the colour of the lines that separate neighbouring marks."""
 
 # These are Okabe and Ito's colours, which colour-blind people can distinguish. In every chart, a shape, a
 # label or a place says the same as the colour.

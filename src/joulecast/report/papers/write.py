@@ -47,7 +47,8 @@ def papers(
     """All four papers.
 
     Args:
-        simulator, partition, tuning, metered: folders of tables; the last of the energies of metered runs.
+        simulator, partition, tuning, metered: folders of tables. ``metered`` has the energies of metered
+            runs.
         profile_experiments, own_experiments: partitioning of PipeDream's profiles, and of the graphs that
             this project measured.
 

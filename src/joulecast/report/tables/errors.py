@@ -109,8 +109,8 @@ def energy_error(energies: pd.DataFrame) -> pd.DataFrame:
 
 
 def _best_rivals(cells: pd.DataFrame) -> pd.DataFrame:
-    """For each question, the best rival, its error, and by how much MC2 is better on the settings that both
-    predict. A row for MC2 has them."""
+    """For each question, a row of MC2. It has the best rival, the error of this rival, and by how much MC2 is
+    better on the settings that both predict."""
     rows = []
     for question, of_question in cells.groupby(_QUESTION, sort=False):
         best = best_rival(of_question)
@@ -299,8 +299,8 @@ def errors_explained(fit: CampaignFit) -> list[str]:
 
 
 def _error(cells: pd.DataFrame, rivals: bool = True) -> str:
-    """The error of MC2, the best rival, and how many runs its interval held, without a full stop at the
-    end. An estimated energy judges no rival."""
+    """Sentences with the error of MC2, the best rival, and the share of the runs in MC2's interval. The last
+    sentence has no full stop. An estimated energy judges no rival."""
     summary = summarise(cells, ["model"])
     ours = summary[summary["model"] == OURS].iloc[0]
     seen = cells["split"].iloc[0] == "in-sample"

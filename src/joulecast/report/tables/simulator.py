@@ -48,7 +48,8 @@ def _cells(judged: pd.DataFrame) -> pd.DataFrame:
 
 
 def _with_parts(rows: pd.DataFrame, **labels: str) -> pd.DataFrame:
-    """The held-out part of each experiment, once as the part ``all`` and once by each fact."""
+    """The held-out rows: once as the part ``all``, and once for each fact in ``labels`` as the parts that
+    this fact names."""
     held_out = rows[rows["split"] != "in-sample"]
     parts = [held_out.assign(part="all")]
     for fact, label in labels.items():

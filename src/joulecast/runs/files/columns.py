@@ -138,7 +138,7 @@ def as_numbers(values: "pd.Series") -> "pd.Series":
     try:
         return pd.to_numeric(values, errors="coerce").astype(float)
     except OverflowError:
-        # A whole number has hundreds of digits. As a text, it becomes infinite.
+        # A whole number has hundreds of digits. Converted from a text, it becomes infinite.
         return pd.to_numeric(values.map(str), errors="coerce").astype(float)
 
 

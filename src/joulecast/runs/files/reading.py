@@ -33,7 +33,8 @@ _LARGEST_WHOLE = 10**100
 
 
 class FrozenContent(BaseModel):
-    """The content of a file, or a part of it. Other keys are refused, and numbers that are not finite."""
+    """The content of a file, or a part of it. Unknown keys are refused, and so are numbers that are not
+    finite."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 

@@ -23,16 +23,17 @@ from pydantic import BaseModel, ConfigDict, Field
 from joulecast.errors import JoulecastError
 
 _PCIE_GB_PER_S = {3: 15.75, 4: 31.5, 5: 63.0}
-"""Nominal bytes/s of 16 lanes of PCIe in one direction, by generation."""
+"""Nominal GB/s of 16 lanes of PCIe in one direction, by generation."""
 LINK_SHARE = {"nvlink": 0.73, "direct": 0.9, "fabric": 0.6, "pcie": 0.65}
-"""Share of a link's nominal rate that collectives reach. NVLink: measured in ``allreduce_in_node.csv``
-(vTrain, eight A100: 221 of 300 GB/s), and without a switch (two V100: 22.4 of 25 GB/s). The others are
-assumptions."""
+"""Share of a link's nominal rate that collectives reach. ``direct`` is NVLink without a switch. Two shares
+follow from ``allreduce_in_node.csv``: ``nvlink`` (vTrain, eight A100: 221 of 300 GB/s) and ``direct`` (two
+V100: 22.4 of 25 GB/s). The others are assumptions."""
 _NIC_SHARE = 0.9
-"""The same share for network cards (an assumption)."""
+"""Share of a network card's nominal rate that collectives reach (an assumption)."""
 _LAUNCH_S, _STEP_S, _NIC_STEP_S = 37e-6, 2.4e-6, 9.6e-6
-"""Seconds before a collective starts to move, and seconds of each of its steps. They were fitted to the same
-measurement."""
+"""Seconds before a collective begins to send data; seconds of each of its steps inside a node; and seconds of
+each of its steps between nodes. The first two were fitted to ``allreduce_in_node.csv``. The third is a
+constant of NCCL (see ``simulate/proteus.py``), because that file has measurements on one node only."""
 _EAGER_SHARE = 0.95
 """Share of the best shape's rate that matrix products of plain PyTorch reach on one GPU. There, every other
 kernel is counted separately. It was fitted to the products of steps on an H100 (``plain_pytorch.csv``: 0.89
@@ -49,9 +50,10 @@ _LINKS = ("nvlink", "fabric", "pcie")
 _NICS = "1x100"
 """Network cards of a node if the maker does not sell it with cards (an assumption)."""
 _OVERLAP_SLOWDOWN = {"nvlink": 0.6, "fabric": 0.6, "pcie": 0.2}
-"""Gamma, by link. For NVLink, it is the value with which the errors of FSDP's steps (``llm_foundry.csv``)
-scatter least. (It would be 0.6 for H100 alone, and 0.8 for A100 alone.) The other values are assumptions:
-NCCL runs on 4 multiprocessors over PCIe, and on 24 over NVLink."""
+"""Gamma, by link: how much computing and the exchange of gradients slow each other down. For NVLink, it is
+the value with which the errors of FSDP's steps (``llm_foundry.csv``) scatter least. (It would be 0.6 for H100
+alone, and 0.8 for A100 alone.) The other values are assumptions: NCCL runs on 4 multiprocessors over PCIe,
+and on 24 over NVLink."""
 _CONTEXT_BYTES = 0.6e9
 """Memory that a process needs for the driver's context and the kernels of its libraries: 0.5 to 1 GB."""
 _CHANNELS = {"nvlink": 24, "fabric": 24, "pcie": 4}
@@ -84,7 +86,7 @@ class Gpu(BaseModel):
     nics: str = _NICS
     """Network cards of a node with NVLink or fabric, as its maker sells it."""
     switch_sums: float | None = None
-    """As of :class:`~joulecast.runs.platforms.platform.Link`."""
+    """As ``switch_sums`` of :class:`~joulecast.runs.platforms.platform.Link`, for the GPU's NVLink."""
     mesh: str | None = None
     """How NVLink joins up to eight GPUs of a node that has no switch."""
     per_node: int = _PER_NODE
@@ -110,7 +112,7 @@ class Catalogue:
     generations: dict[str, dict[str, float]]
     sources: dict[str, str]
     meshes: dict[str, list[list[int]]]
-    """Lines between each two GPUs of nodes without a switch."""
+    """For nodes without a switch, by the name of their mesh: number of lines between each pair of GPUs."""
     by_alias: dict[str, str]
     """The catalogue's name of each GPU, by each of its names."""
 
@@ -290,7 +292,7 @@ def as_catalogued(device: dict[str, Any]) -> dict[str, Any] | None:
     kept = {key: known[key] for key in ("units", "power_limit_w", "architecture")}
     own_rates = own.get("measured_flops", {})
     if "bf16" in own_rates:
-        # The measured rates of these products also hold under autocast.
+        # The file's own rate of bf16 products also holds under autocast, so the catalogue's rate does not.
         measured.pop("amp", None)
     measured |= own_rates
     return kept | own | {"peak_flops": peak, "measured_flops": measured}

@@ -15,7 +15,7 @@ from .marks import Marks
 from .wrapping import after_import
 
 _WATCH: list[Watch] = []
-"""That of this process, once its hooks are in."""
+"""The hooks of this process. Empty until they are added."""
 
 
 def install(folder: str, capture: str | None = None) -> Marks:

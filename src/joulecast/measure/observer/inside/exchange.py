@@ -25,13 +25,14 @@ from .wrapping import wrap
 _COLLECTIVES = ("all_", "barrier", "broadcast", "gather", "reduce", "scatter")
 """Beginnings of the names of torch's collectives, which differ between its versions."""
 _SHORTEST_S = 1e-5
-"""An exchange that keeps its caller for less has only been put into a queue."""
+"""If an exchange keeps its caller waiting for less than this, it has only been put into a queue."""
 _READING_SHARE = 1e-3
 """Share of the time that reading DDP's statistics may take."""
 _EVERY_ON_A_DEVICE = 20
-"""DDP collects its statistics of so many steps once on a GPU, as it waits for the device then."""
+"""On a GPU, DDP collects its statistics in one of this number of steps, because it then waits for the
+device."""
 _FEWEST_READ = 4
-"""Steps whose statistics are read one after the other, before some are left out."""
+"""Number of steps at the beginning whose statistics are all read. After them, some steps are left out."""
 _FIRST, _APART = 3, 4
 """First step that is recorded, and the factor from one such step to the next."""
 _EXCHANGES = ("nccl", "rccl", "oneccl", "gloo:", "c10d::", "_c10d_functional::")
@@ -159,10 +160,10 @@ class Replicas:
         hidden = logged["backward_compute_comm_overlap_time"] / 1e9
         exposed = logged["backward_comm_time"] / 1e9 - hidden
         if replica.device_type != "cpu":
-            # Only the lengths are known on the GPU's clock. The moments are those of the host.
+            # On a GPU, DDP knows only the lengths. Its moments are moments of the host.
             self._marks.add(HIDDEN, 0.0, hidden, exposed)
             return
-        # DDP has the wall clock; marks have the monotonic one.
+        # DDP reads the wall clock. The marks need the monotonic clock.
         lag = time.time() - time.monotonic()
         stop = stop_ns / 1e9 - lag
         self._marks.add(EXCHANGE, stop - exposed, stop)

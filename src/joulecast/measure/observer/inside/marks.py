@@ -32,12 +32,14 @@ FETCH, BACKWARD, UPDATE, EXCHANGE, HIDDEN, PREFETCH = range(6)
 exchange that nothing hid), and a batch that another thread has fetched (its samples)."""
 
 PART = -1
-"""In the place of an optimizer's number: one more part of an update, which ends no step."""
+"""The amount of an update's mark, in place of an optimizer's number, if the mark is one more part of the same
+update. It ends no step."""
 
 _RANKS = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
 _SIZES = ("WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 _FURTHEST_S = 60.0
-"""Longest time between two events that are compared: the device counts in single precision."""
+"""Longest time between two events that are compared. The device gives this time in single precision, so a
+longer time would be inexact."""
 _MOST = 100_000
 
 Resolved = Callable[[float, float], None]

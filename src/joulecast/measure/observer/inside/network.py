@@ -18,13 +18,14 @@ from .marks import Marks
 from .wrapping import named_as
 
 _MOST_CALLS = 64
-"""Calls of a depth that are remembered; those of the first step alone can be many."""
+"""Most calls that are remembered for each depth. The first step alone may have many calls."""
 _DEEPEST = 3
-"""Calls inside of so many others are remembered. Lightning's module gets a batch, and calls the network."""
+"""Number of depths at which calls are remembered. Depth 0 is a call that is inside of no other call. For
+example, Lightning's module gets the batch, and calls the network at depth 1."""
 
 
 def _without_memory(value: Any) -> Any:
-    """The same with one number in place of each tensor's numbers. Only shapes and types are needed."""
+    """The value. Each of its tensors has its shape and type, but only one number in memory."""
     if hasattr(value, "new_empty"):
         return value.new_empty(()).expand(value.shape)
     if type(value) is dict or isinstance(value, UserDict):
@@ -56,7 +57,8 @@ def _names(module: Any) -> int:
 
 
 def _trainable(module: Any) -> int:
-    """Number of parameters of a module that have a gradient. ZeRO 3 of DeepSpeed keeps their number."""
+    """Number of parameters of a module that have a gradient. ZeRO 3 of DeepSpeed divides a tensor between the
+    ranks, and keeps its whole size as ``ds_numel``."""
     weights = [weight for weight in module.parameters() if weight.requires_grad]
     return sum(getattr(weight, "ds_numel", weight.numel()) for weight in weights)
 
@@ -91,8 +93,8 @@ class Network:
         own = kind.__call__
 
         def noted_call(called: Any, *args: Any, **kwargs: Any) -> Any:
-            # torch.fx keeps the call that it finds when it is imported, and traces with it.
-            # A compiler would look at all that a call does here, and compile again when that ends.
+            # torch.fx may have kept this function, and may call it later. A compiler would compile what is
+            # done here, too, and would compile again once the network is captured.
             if module.torch.compiler.is_compiling() or self._unwatch is None:
                 return own(called, *args, **kwargs)
             if self._depth < _DEEPEST:
@@ -128,7 +130,7 @@ class Network:
                 for module, *_ in known
             ]
             if not any(shares):
-                # DeepSpeed and Megatron update copies of the weights, each rank a part of them.
+                # DeepSpeed and Megatron update copies of the weights. Each rank updates a part of the copies.
                 updated = sum(trained.values())
                 sizes = [_trainable(module) if records else 0 for module, records, *_ in known]
                 shares = [size if size >= updated else 0 for size in sizes]
@@ -140,7 +142,8 @@ class Network:
                     "no module that was called has the parameters that were updated. Calls in a compiled "
                     "function are not seen"
                 )
-            # A training may try its network before, such as a policy in its environment.
+            # Calls without gradients come last: a training may try its network first, such as a policy in
+            # its environment.
             order = sorted(
                 range(len(known)), key=lambda place: (shares[place], known[place][1]), reverse=True
             )
@@ -159,7 +162,7 @@ class Network:
         """Write the op graph of the first call that has one. Raises the error of the first call of all."""
         faults: list[Exception] = []
         for module, _, args, kwargs, share in tried[:_DEEPEST]:
-            # A head without weights of its own (tied) has a second name for those of a layer.
+            # A module with a tied head has more names: the head has a second name for a layer's weights.
             if share < tried[0][-1] or _names(module) < _names(tried[0][0]):
                 break
             try:
