@@ -47,10 +47,11 @@ def evaluate_records(
         its ``difference_percent``. ``measured_j`` and ``error_percent`` are ``None`` if the reference is
         an estimate, which judges nothing, or if there is no power. If the time is predicted, the row also
         has ``predicted_s``, ``measured_s`` and ``time_error_percent``. ``covered_percent`` is the share
-        of the runs inside the 90 % interval of the energy, or else of the time. ``summary``, ``ablation``
-        and ``time_summary`` have a row for each model. ``against_best_rival`` is a paired bootstrap, if
-        measurements judge. Further keys are ``run_to_run_cv_percent``, ``left_out`` and ``refused`` with
-        reasons, and ``notes``. A value that is not known is ``None``.
+        of the runs inside the 90 % interval of the energy, or else of the time. ``summary`` and ``ablation``
+        have a row for each model and source of measured energies, ``time_summary`` one for each model.
+        ``against_best_rival`` is a paired bootstrap, if measurements judge. Further keys are
+        ``run_to_run_cv_percent``, ``left_out`` and ``refused`` with reasons, and ``notes``. A value that is
+        not known is ``None``.
 
     Raises:
         JoulecastError: there is nothing to fit, the split holds out none of these records, or the split is
@@ -81,8 +82,8 @@ def evaluate_records(
         notes.append(
             f"only the {parts} of the nodes had meters: the energies do not contain the other parts"
         )
-    measured = cells["energy_source"].isin(MEASURED)
-    best = best_rival(cells[measured])
+    measured = cells[cells["energy_source"].isin(MEASURED)]
+    best = best_rival(measured)
     return {
         "split": split,
         "time": time,
@@ -92,9 +93,11 @@ def evaluate_records(
         "notes": notes,
         "run_to_run_cv_percent": json_value(run_to_run_cv(runs.trained, _judged_quantity(cells))),
         "settings": json_rows(_table(cells, energies, timed, time)),
-        "summary": _summary(cells),
+        "summary": _summary(measured),
         "time_summary": _time_summary(timed),
-        "ablation": _summary(by_setting(ablations, _KEYS)),
+        "ablation": _summary(
+            by_setting(ablations[ablations["energy_source"].isin(MEASURED)], _KEYS)
+        ),
         "against_best_rival": asdict(best) if best else None,
     }
 

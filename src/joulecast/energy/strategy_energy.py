@@ -259,7 +259,8 @@ def _at_clock(metered: StepEnergy, simulation: Simulation) -> StepEnergy:
     of_saved = POWER_WIDTH * saved_j / joules
 
     def end(metered_j: float | None, sign: int) -> float | None:
-        """An end of the interval: the width of the metered joules and that of the saving, in quadrature."""
+        """An end of the interval. The width of the metered joules and that of ``saved_j`` are added in
+        quadrature."""
         if metered_j is None or metered.joules is None:
             return None
         return joules * math.exp(sign * math.hypot(math.log(metered_j / metered.joules), of_saved))

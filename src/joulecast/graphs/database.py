@@ -199,7 +199,8 @@ class Database:
         return Cost(min(found, key=lambda pair: pair[0])[1], "interpolated") if found else None
 
     def optimizer(self, parameter_bytes: float, precision: str = "fp32") -> Cost | None:
-        """Seconds of SGD with momentum: the measured seconds a byte of the nearest size, times the bytes."""
+        """Seconds of SGD with momentum: the seconds for each byte at the nearest measured size, times the
+        bytes."""
         known = [
             (e.signature.dims[0][1], e.milliseconds / 1e3)
             for e in self.entries

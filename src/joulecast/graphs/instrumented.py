@@ -96,7 +96,7 @@ class TimedNetwork:
     """A network, its graph, and its training step on one batch. The step is timed as a whole or op by op.
 
     Args:
-        module: the network, with memory, on the CPU. It takes one tensor.
+        module: the network on the CPU (not on the meta device). It takes one tensor.
         inputs: a batch of inputs.
         classes: number of target classes.
         name: name of the graph.

@@ -44,7 +44,7 @@ class Precision:
         return self.tensor_bytes < _STATE_BYTES and not self.plain
 
     def of_products(self, known: Container[str]) -> str:
-        """The precision at which products run whose operands are not narrower than tensors.
+        """The precision of products whose operands have the precision of the other tensors.
 
         ``known`` has the precisions at which the device has rates.
         """

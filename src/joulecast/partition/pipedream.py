@@ -86,8 +86,8 @@ def compat_plan(
         ideals = order.ideals_from(order.down[0], MOST_STATES)
     except TooManyIdeals:
         raise JoulecastError(
-            f"graph {graph.name}: more than {MOST_STATES} states, which PipeDream's optimizer enumerates one "
-            "by one; use --mode exact"
+            f"graph {graph.name} has more than {MOST_STATES} states. PipeDream's optimizer enumerates all "
+            "states, so it gives no answer here; use --mode exact"
         ) from None
     if devices > len(ideals):
         raise JoulecastError(f"graph {graph.name}: {devices} stages are more than its states")

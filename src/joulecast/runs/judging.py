@@ -218,7 +218,7 @@ class Comparison:
 
     @property
     def mc2_percent(self) -> float:
-        """Mean error of MC2 on the settings that both predict."""
+        """Mean error of MC2 on the settings that MC2 and this rival predict."""
         return self.rival_percent - self.better_by_points
 
 

@@ -102,8 +102,8 @@ def expected_power_limit_only(trace: Trace, goal: Goal = PLAIN) -> tuple[Expecte
 def expected_recurrences(
     trace: Trace, policy: str, goal: Goal = PLAIN
 ) -> tuple[Expected, Expected] | None:
-    """The expected first and later recurrence of a policy without random choices; ``None`` for other
-    policies.
+    """The expected cost, energy and time of the first recurrence, and of a later one, by a policy without
+    random choices. ``None`` for other policies.
 
     Args:
         policy: name of the policy.

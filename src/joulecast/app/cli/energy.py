@@ -40,7 +40,7 @@ def _as_judged(row: dict[str, Any], time: str, has_batch: bool) -> dict[str, str
     line |= {
         "reference": reference,
         "predicted": predicted,
-        "off by": percent(row["difference_percent"], signed=True),
+        "off by": percent(row["error_percent"], signed=True),
     }
     if time == "predicted":
         took, foretold = times(row["measured_s"], row["predicted_s"])
@@ -85,10 +85,8 @@ def evaluate(request: EvaluateRequest, as_json: AsJson = False) -> None:
                 for row in verdict[what]
             ]
         )
-    if any(row["source"] == "estimated" for row in verdict["summary"]):
-        typer.echo(
-            "errors of energy are differences from an estimated energy here, so they judge no model"
-        )
+    if any(row["source"] == "estimated" for row in rows):
+        typer.echo("\nenergies that are only estimated judge no model")
     best = verdict["against_best_rival"]
     if best:
         low, high = best["lower_points"], best["upper_points"]

@@ -16,12 +16,11 @@ from joulecast.errors import JoulecastError
 from joulecast.measure.observer.request import MeasureRequest
 from joulecast.quantities import MOST_NODES
 from joulecast.report.advice.request import PlanRequest
-from joulecast.runs.request import Priced, Request, in_one_line, shell_name
+from joulecast.runs.request import Request, in_one_line, shell_name
 
 R = TypeVar("R", bound=Request)
 AsJson = Annotated[bool, typer.Option("--json", help="Print everything as JSON.")]
 Platforms = Annotated[Path, typer.Option(help=PlanRequest.model_fields["platforms"].description)]
-PricesFile = Annotated[Path | None, typer.Option(help=Priced.model_fields["prices"].description)]
 MeteredPlatform = Annotated[
     str, typer.Option(help=MeasureRequest.model_fields["platform"].description)
 ]

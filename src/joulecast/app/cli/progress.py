@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from joulecast.app.api.arguments import prices_of
-from joulecast.app.cli.options import AsJson, Platforms, PricesFile, echo_json
+from joulecast.app.cli.options import AsJson, Platforms, echo_json
 from joulecast.energy.prices import Prices
 from joulecast.errors import JoulecastError
 from joulecast.quantities import digits, duration_in_words, joules
@@ -41,7 +41,10 @@ def status(
             min=1, help="With --live: number of steps of the whole training, to forecast its end."
         ),
     ] = None,
-    prices: PricesFile = None,
+    prices: Annotated[
+        Path | None,
+        typer.Option(help="With --live: configuration file with a section `prices`."),
+    ] = None,
     platforms: Platforms = PLATFORMS,
     as_json: AsJson = False,
 ) -> None:

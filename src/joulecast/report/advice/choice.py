@@ -279,8 +279,9 @@ def verdict_on(candidates: Sequence[Candidate], choice: Choice, currency: str) -
         text = (
             f"a clear winner{among}: its 90 % interval of the {IN_WORDS[least]} overlaps no other's"
         )
-        trade = _won(best, min([best, *others], key=lambda c: c.order("time")), paid)
-        return _verdict(True, f"{text}; {trade}")
+        if least != "time":
+            text += f"; {_won(best, min([best, *others], key=lambda c: c.order('time')), paid)}"
+        return _verdict(True, text)
     alike = [best, *rivals]
     cheapest = min(alike, key=lambda candidate: candidate.order(paid))
     fastest = min(alike, key=lambda candidate: candidate.order("time"))
@@ -320,7 +321,7 @@ def _share_saved(one: Candidate, fastest: Candidate, paid: str) -> float | None:
 def _won(best: Candidate, fastest: Candidate, paid: str) -> str:
     """What a clear winner saves, and how much longer it takes than the fastest."""
     if fastest is best:
-        return "it is the fastest, too"
+        return "it is also the fastest"
     longer = f"takes {digits(best.time_s / fastest.time_s)} times as long as the fastest, {fastest.setting}"
     saved = _share_saved(best, fastest, paid) or 0.0
     if saved < _SAME:

@@ -117,8 +117,10 @@ def verdicts_by_paper(results: Results) -> Table:
     file = papers_table(results.folder)
     table = results.tables.get(file)
     if table is None:
-        makes = "`./run snakemake --cores all --configfile config/paper.yaml` makes them in results/paper"
-        raise NothingToShow(f"{file}.parquet is not here: set `paper_tables: true`; {makes}")
+        raise NothingToShow(
+            f"there is no {file}.parquet. `paper_tables: true` in the configuration adds it. Or make the "
+            "papers' tables alone: `./run snakemake --cores all --configfile config/paper.yaml`"
+        )
     counts = verdict_counts(table)
     counts.loc["all"] = counts.sum()
     counts = counts.loc[:, counts.loc["all"] > 0]

@@ -32,7 +32,8 @@ def _of_record(record: RunRecord) -> Iterator[tuple[str, str, str]]:
         yield "warning", "missing meter", found
     overran = info.checks.overrun_fraction
     if overran is not None and overran > _MOST_OVERRUNS:
-        found = f"{100 * overran:.0f} % of the padded stages lasted longer than an emulated node's"
+        share = f"{100 * overran:.0f} % of the stages"
+        found = f"{share} took longer than the emulated node is to need for them"
         yield "warning", "emulation", found
     for reason in info.disturbed:
         yield "warning", "disturbed", reason

@@ -245,8 +245,10 @@ def judged_times(fit: CampaignFit, splits: Sequence[str] = _SPLITS) -> pd.DataFr
 def judged_energies(
     fit: CampaignFit, splits: Sequence[str] = _SPLITS
 ) -> list[tuple[str, pd.DataFrame]]:
-    """The same as :func:`judged_times` for energies in J, by energy source. Empty if there is no energy."""
+    """The same as :func:`judged_times` for measured energies in J, by energy source. Empty if no energy was
+    measured."""
     energies = fit.judged("energy")
+    energies = energies[energies["energy_source"].isin(MEASURED)]
     asked = energies[energies["time"] == energies["split"].map(usual_time)]
     cells = _first_split(asked, splits, [*OF_ENERGY, "split", "model"])
     if cells is None:
@@ -268,7 +270,7 @@ def _first_split(frame: pd.DataFrame, splits: Sequence[str], by: list[str]) -> p
 
 
 def error_sentences(fit: CampaignFit, splits: Sequence[str] = _SPLITS) -> list[str]:
-    """Sentences about the errors of MC2: one for the time, one for each source of energies.
+    """Sentences about the errors of MC2: for the time, and for each source of energies.
 
     Args:
         splits: names of splits. The first one that was judged counts. :data:`EXTRAPOLATION` is for forecasts
@@ -279,13 +281,9 @@ def error_sentences(fit: CampaignFit, splits: Sequence[str] = _SPLITS) -> list[s
     """
     sentences = [f"Time: {_error(judged_times(fit, splits))}."]
     for source, cells in judged_energies(fit, splits):
-        if source in MEASURED:
-            sentences.append(f"Energy ({source}): {_error(cells)}.")
-        else:
-            sentences.append(
-                f"Energy: {_error(cells, rivals=False)}. The energy of these runs is {source}: no meter read "
-                "it, so the error does not say how wrong the model is about measured energy."
-            )
+        sentences.append(f"Energy ({source}): {_error(cells)}.")
+    if "estimated" in set(fit.observations["energy_source"]):
+        sentences.append("Energies that are only estimated judge no model.")
     return sentences
 
 
@@ -298,9 +296,9 @@ def errors_explained(fit: CampaignFit) -> list[str]:
     return [SPLIT_SENTENCES[judged_times(fit)["split"].iloc[0]], *error_sentences(fit)]
 
 
-def _error(cells: pd.DataFrame, rivals: bool = True) -> str:
+def _error(cells: pd.DataFrame) -> str:
     """Sentences with the error of MC2, the best rival, and the share of the runs in MC2's interval. The last
-    sentence has no full stop. An estimated energy judges no rival."""
+    sentence has no full stop."""
     summary = summarise(cells, ["model"])
     ours = summary[summary["model"] == OURS].iloc[0]
     seen = cells["split"].iloc[0] == "in-sample"
@@ -314,7 +312,7 @@ def _error(cells: pd.DataFrame, rivals: bool = True) -> str:
         parts.append(
             f"On average the forecasts are {percent(abs(bias))} too {'high' if bias > 0 else 'low'}"
         )
-        best = best_rival(cells) if rivals else None
+        best = best_rival(cells)
         if best is not None:
             sentence = f"The best rival, {best.rival}, is {percent(best.rival_percent)} off"
             if best.settings < ours["settings"]:
