@@ -33,7 +33,7 @@ def _of_record(record: RunRecord) -> Iterator[tuple[str, str, str]]:
     overran = info.checks.overrun_fraction
     if overran is not None and overran > _MOST_OVERRUNS:
         share = f"{100 * overran:.0f} % of the stages"
-        found = f"{share} took longer than the emulated node is to need for them"
+        found = f"{share} took longer than planned for the emulated node"
         yield "warning", "emulation", found
     for reason in info.disturbed:
         yield "warning", "disturbed", reason
