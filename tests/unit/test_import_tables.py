@@ -443,6 +443,17 @@ def test_nvidia_smi_in_any_order_with_and_without_units_and_header(tmp_path):
     assert row(tmp_path / "bare" / "net")["energy_j"] == pytest.approx(expected_j(), rel=0.01)
 
 
+def test_a_copy_of_a_log_is_no_other_node(tmp_path):
+    power = tmp_path / "power"
+    power.mkdir()
+    log = nvidia(power / "n1.csv")
+    nvidia(power / "n2.csv", row_of=lambda t, gpu, w: f"{t}, NVIDIA H100, {gpu}, {w + 1:.2f}, 99 %")
+    imported("nvidia-smi", power, tmp_path / "out", *between(), "--timezone", "UTC")
+    (power / "n3.csv").write_text(log.read_text())
+    line = refused("nvidia-smi", power, tmp_path / "no", *between(), "--timezone", "UTC")
+    assert "n1.csv" in line and "n3.csv" in line and "copy" in line
+
+
 def test_the_table_of_dmon_is_read_too(tmp_path):
     head = "#Date       Time        gpu    pwr  gtemp\n#YYYYMMDD   HH:MM:SS    Idx      W      C\n"
     log = tmp_path / "dmon.log"

@@ -315,7 +315,8 @@ def test_each_start_of_a_requeued_job_is_a_run(tmp_path):
     assert row(tmp_path / "out" / "5-t-2")["energy_j"] == pytest.approx(7e5)
     (tmp_path / "runs.csv").write_text("run,epochs\n5-t-2,3\n")
     options = ("--timezone", "UTC", "--runs", tmp_path / "runs.csv")
-    imported("slurm", tmp_path / "jobs.txt", tmp_path / "named", *options)
+    said = imported("slurm", tmp_path / "jobs.txt", tmp_path / "named", *options)
+    assert "not imported, no row in --runs: 5-t\n" in said
     assert row(tmp_path / "named" / "5-t-2")["energy_j"] == pytest.approx(7e5)
     nowhere = tmp_path / "nowhere", "--timezone", "UTC", "--epochs", 3, "--run", "6-t"
     assert "has no run 6-t; there are: 5-t and 5-t-2" in refused(

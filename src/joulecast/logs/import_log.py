@@ -43,6 +43,8 @@ _TOUCH_S = 1.5
 """Runs that follow each other may overlap by so much: some logs have whole seconds."""
 _OF_EACH_GPU = ("csv", "nvidia-smi", "prometheus", "zeus")
 """Kinds of logs in which a device that covers a GPU is one GPU. The sensors of jpwr may be dies of one."""
+_ALIKE = 50
+"""Readings of a copy that are compared. The log may have been copied while it was written."""
 _MOST_FILES = 10_000
 _MOST_RUNS = 100_000
 
@@ -162,9 +164,24 @@ def read_source(kind: str, source: Path, options: LogOptions) -> Log:
             f"{_MOST_FILES:,} can be imported"
         )
     log = Log()
+    file_of: dict[bytes, Path] = {}
     for file in files:
-        log.add(chosen.read(file, options), file)
+        read = chosen.read(file, options)
+        log.add(read, file)
+        for beginning in filter(None, map(_beginning, read.meters)):
+            if (other := file_of.setdefault(beginning, file)) != file:
+                raise JoulecastError(
+                    f"{file}: has the same readings as {other} at the same times, and would count as another "
+                    "node; take away the copy"
+                )
     return log.shifted(options.shift_s) if options.shift_s else log
+
+
+def _beginning(meter: LoggedMeter) -> bytes:
+    """The first readings of a meter with their times; empty if they hardly differ, as of idle devices."""
+    values = meter.power if meter.joules is None else meter.joules
+    first = np.array([meter.t_s, values])[:, :_ALIKE]
+    return first.tobytes() if len(np.unique(first[1])) > _ALIKE // 2 else b""
 
 
 @dataclass(frozen=True)
@@ -508,4 +525,9 @@ def import_log(
         for window in found:
             yield run_of_window(kind, source, log, window, found, options)
 
-    return imported(runs(), source, out)
+    summary = imported(runs(), source, out)
+    if rows:
+        used = {id(window.logged) for window in found}
+        others = [run.name for run in log.runs if id(run) not in used]
+        summary.facts += [f"not imported, no row in --runs: {listed(others)}"] if others else []
+    return summary
