@@ -292,6 +292,27 @@ def test_slurm_accounts(tmp_path):
     assert "is there twice" in refused("slurm", tmp_path / "autumn.txt", tmp_path / "no", *zone)
 
 
+@pytest.mark.parametrize(
+    ("steps", "joules"),
+    [
+        ([("0", 0, 30, 2, 1_800_000), ("1", 30, 58, 2, 1_700_000)], 3.5e6),
+        # Two on other nodes, and two that count the same nodes.
+        ([("0", 0, 59, 1, 1_800_000), ("1", 0, 59, 1, 1_900_000)], 3.7e6),
+        ([("0", 0, 59, 2, 3_600_000), ("1", 0, 59, 2, 3_600_000)], None),
+        ([("0", 0, 20, 2, 1_200_000)], None),
+        ([("batch", 0, 59, 1, 1_800_000)], None),
+    ],
+)
+def test_steps_are_the_energy_of_a_job_only_if_they_cover_it_once(tmp_path, steps, joules):
+    head = "JobID|Start|End|NNodes|ConsumedEnergyRaw"
+    form = "{}|2026-05-02T10:{:02d}:00|2026-05-02T10:{:02d}:00|{}|{}"
+    rows = [form.format("5", 0, 59, 2, 0), *(form.format(f"5.{name}", *of) for name, *of in steps)]
+    (tmp_path / "jobs.txt").write_text("\n".join([head, *rows]) + "\n")
+    imported("slurm", tmp_path / "jobs.txt", tmp_path / "out", "--timezone", "UTC", "--epochs", 1)
+    found = row(tmp_path / "out" / "5")["energy_j"]
+    assert np.isnan(found) if joules is None else found == pytest.approx(joules)
+
+
 def test_totals_of_several_node_counts_forecast_another(tmp_path):
     rows = [
         f"{n}|t|COMPLETED|2026-05-02T1{n}:00:00|2026-05-02T1{n}:{m:02d}:00|{n}|n[1-{n}]|{j}"
@@ -331,7 +352,12 @@ def test_slurm_json(tmp_path, modern):
 
     def step(name, joules):
         identity = {"id": f"17.{name}" if modern else {"step_id": name}}
-        return {"step": identity, "statistics": {"energy": {"consumed": number(joules)}}}
+        return {
+            "step": identity,
+            "time": {"start": number(int(ZERO_S) + 60), "end": number(int(ZERO_S) + 3600)},
+            "nodes": {"count": 2, "range": "n[1-2]"},
+            "statistics": {"energy": {"consumed": number(joules)}},
+        }
 
     job = {
         "job_id": 17,
