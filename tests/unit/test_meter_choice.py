@@ -272,12 +272,16 @@ def test_a_counter_of_a_run_that_took_few_of_its_units_does_not_count(unit_j, kn
     assert not known or row["energy_j"] == pytest.approx(3000, rel=0.03)
 
 
-@pytest.mark.parametrize(("renewed_s", "counted"), [(0.3, ["hwmon"]), (0.31, ["nvml:0"])])
-def test_watts_that_are_averages_over_much_of_a_run_do_not_count(renewed_s, counted):
+@pytest.mark.parametrize(
+    ("renewed_s", "period_s", "counted"),
+    [(0.3, 0.1, ["hwmon"]), (0.31, 0.1, ["nvml:0"]), (None, 1.0, ["nvml:0"])],
+)
+def test_watts_that_are_averages_over_much_of_a_run_do_not_count(renewed_s, period_s, counted):
     record = hosts_with([("node00", "hwmon", 10.0), ("node00", "nvml:0", 50.0)], ["node00"])
     for meter, covers in zip(record.info.meters, ("node", "gpu"), strict=True):
         meter.covers = covers
     record.info.meters[0].renewed_s = renewed_s
+    record.info.spec = record.info.spec.model_copy(update={"sample_period_s": period_s})
     metering, _ = counted_power(record)
     assert metering == record.info.metering
     assert [meter.meter for meter in metering.meters] == counted
