@@ -401,7 +401,7 @@ def observed_record(
         outcome,
         stages,
         init_s=span[0],
-        started_utc=began.isoformat(timespec="seconds"),
+        started_utc=began.isoformat(timespec="milliseconds"),
         nodes=[host.node for host in hosts],
         node_of_rank=[rank.host.node for rank in ranks] or [hosts[0].node] * spec.ranks,
         parameters=_parameters(ranks) if ranks else None,
