@@ -26,6 +26,8 @@ _LEAST_NODE_W = 20.0
 """The same where their number is not known: a server draws more, and in kW read as W it draws less."""
 _LOADED_PART_W = (0.5, 3e3)
 """A loaded GPU, module, socket or its memory: a DIMM draws 1 W and more, no device is cooled for 3 kW."""
+_SPIKE = 10.0
+"""No node draws so many times what it draws under load: the reading is a fault of the meter (as 65535 W)."""
 _LEAST_READINGS = 10
 """Fewer have no quantiles to compare."""
 _LEAST_IN_RUN = 5
@@ -221,7 +223,10 @@ def checked(meter: LoggedMeter, run_s: Span | None, findings: Findings) -> Check
     _check_order(t_s, period_s or 0.0, name, findings)
     order = np.argsort(t_s, kind="stable")
     t_s, watts = _one_a_moment(t_s[order], watts[order], name, findings)
-    possible = (watts >= 0) & (watts <= _MOST_W)
+    most_w = _LOADED_PART_W[1] if meter.covers == "gpu" and meter.device is not None else _MOST_W
+    if meter.is_of_node and meter.device is None:
+        most_w = np.fmin(most_w, _SPIKE * _load_w(meter, run_s))
+    possible = (watts >= 0) & (watts <= most_w)
     # If a log says that it has no value, a reading has failed.
     absurd = ~possible & ~(np.isnan(watts) & meter.by_unit)
     if absurd.any():
