@@ -132,6 +132,7 @@ def test_the_form_of_a_table_changes_nothing(tmp_path, form):
         ("t,w\n1,200\n2,200\n", ("--timezone", "Europe/Berln"), "give a name as Europe/Berlin"),
         ("t,w\n1,200\n2,200\n", ("--hosts", "n9"), "has no readings of n9; there are: log"),
         ("t,w\n1,200\n2,200\n", ("--steps", "5"), "--batch-size"),
+        ("t,w\n1,200\n2,200\n", ("--steps", 5, "--batch-size", 8, "--samples", 80), "are not 80"),
         ("t,w\n1,200\n2,200\n", ("--map", "time=t"), "either watts=COLUMN or joules=COLUMN"),
         ("t,w\n1,200\n2,200\n", ("--start", "2", "--stop", "1"), "stops before it starts"),
         ("t,w\n1,200\n", (), "readings of one moment; give --start and --stop"),

@@ -45,6 +45,8 @@ _OF_EACH_GPU = ("csv", "nvidia-smi", "prometheus", "zeus")
 """Kinds of logs in which a device that covers a GPU is one GPU. The sensors of jpwr may be dies of one."""
 _ALIKE = 50
 """Readings of a copy that are compared. The log may have been copied while it was written."""
+_ALMOST = 0.02
+"""The last batch of an epoch is short."""
 _MOST_FILES = 10_000
 _MOST_RUNS = 100_000
 
@@ -354,6 +356,13 @@ def run_of_window(
         raise JoulecastError(
             f"{source}: run {name}: its steps say how much was trained only with --batch-size"
         )
+    if None not in (facts.samples, facts.steps, facts.batch):
+        trained = (facts.steps or 0) * (facts.batch or 0)
+        if abs(trained - (facts.samples or 0)) > _ALMOST * trained:
+            raise JoulecastError(
+                f"{source}: run {name}: {facts.steps:g} steps of {facts.batch} samples are not "
+                f"{facts.samples:g} samples; correct them, or leave out the samples or the steps"
+            )
     meters = list(logged.meters) if logged and logged.meters else _readings(log, source)
     there = list(dict.fromkeys(meter.node for meter in meters))
     hosts = [node for node in there if node in (facts.hosts or there)]
