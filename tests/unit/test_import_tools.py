@@ -330,9 +330,11 @@ def test_each_start_of_a_requeued_job_is_a_run(tmp_path):
     head = "JobID|JobName|State|Start|End|NNodes|NodeList|ConsumedEnergyRaw"
     job = "5|t|{}|2026-05-02T1{}:00:00|2026-05-02T1{}:30:00|1|n1|{}"
     rows = [head, job.format("NODE_FAIL", 0, 0, 90000), job.format("COMPLETED", 2, 2, 700000)]
+    # A part of a heterogeneous job is no training.
+    rows.append(rows[-1].replace("5|", "6+0|", 1))
     (tmp_path / "jobs.txt").write_text("\n".join(rows) + "\n")
     said = imported("slurm", tmp_path / "jobs.txt", tmp_path / "out", "--timezone", "UTC")
-    assert "5-t: not successful" in said
+    assert "5-t: not successful" in said and "remark part of a job" in said
     assert row(tmp_path / "out" / "5-t-2")["energy_j"] == pytest.approx(7e5)
     (tmp_path / "runs.csv").write_text("run,epochs\n5-t-2,3\n")
     options = ("--timezone", "UTC", "--runs", tmp_path / "runs.csv")

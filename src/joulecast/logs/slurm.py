@@ -78,6 +78,11 @@ def read(file: Path, options: LogOptions) -> Log:
         if not whole.stop_s > whole.start_s:
             log.remarks.append(f"job without an end: {job} is still running, or never ran")
             continue
+        if "+" in job:
+            log.remarks.append(
+                f"part of a job: {job} is a part of a heterogeneous job, and no training of its own"
+            )
+            continue
         log.runs.append(_run(file, job, whole, own))
     if not log.runs:
         raise JoulecastError(f"{file}: has no job that has ended")
