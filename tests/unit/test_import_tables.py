@@ -453,6 +453,16 @@ def test_a_copy_of_a_log_is_no_other_node(tmp_path):
     (power / "n3.csv").write_text(log.read_text())
     line = refused("nvidia-smi", power, tmp_path / "no", *between(), "--timezone", "UTC")
     assert "n1.csv" in line and "n3.csv" in line and "copy" in line
+    # Two logs of one GPU, at other moments.
+    head = NVIDIA.replace("index", "uuid")
+    for number in (1, 2, 3):
+        nvidia(
+            power / f"n{number}.csv",
+            head,
+            lambda t, gpu, w, n=number: f"{t[:-1]}{n}, H100, GPU-{gpu + n % 2}, {w + n:.2f}, 99 %",
+        )
+    line = refused("nvidia-smi", power, tmp_path / "no", *between(), "--timezone", "UTC")
+    assert "n2.csv" in line and "copy" in line
 
 
 def test_the_table_of_dmon_is_read_too(tmp_path):

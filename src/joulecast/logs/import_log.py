@@ -166,16 +166,20 @@ def read_source(kind: str, source: Path, options: LogOptions) -> Log:
             f"{_MOST_FILES:,} can be imported"
         )
     log = Log()
-    file_of: dict[bytes, Path] = {}
+    known: dict[bytes, tuple[Path, str]] = {}
     for file in files:
         read = chosen.read(file, options)
         log.add(read, file)
-        for beginning in filter(None, map(_beginning, read.meters)):
-            if (other := file_of.setdefault(beginning, file)) != file:
-                raise JoulecastError(
-                    f"{file}: has the same readings as {other} at the same times, and would count as another "
-                    "node; take away the copy"
-                )
+        for meter in read.meters:
+            device = (meter.device or "").encode()
+            uuid = device if device.startswith(b"GPU-") else b""
+            for mark in filter(None, (_beginning(meter), uuid)):
+                other, node = known.setdefault(mark, (file, meter.node))
+                if other != file and node != meter.node:
+                    raise JoulecastError(
+                        f"{file}: is a copy of {other}, or has a GPU of it, and would count as another node; "
+                        "take one of them away, or name the node of both (--node)"
+                    )
     return log.shifted(options.shift_s) if options.shift_s else log
 
 
