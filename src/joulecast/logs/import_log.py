@@ -43,8 +43,9 @@ _TOUCH_S = 1.5
 """Runs that follow each other may overlap by so much: some logs have whole seconds."""
 _OF_EACH_GPU = ("csv", "nvidia-smi", "prometheus", "zeus")
 """Kinds of logs in which a device that covers a GPU is one GPU. The sensors of jpwr may be dies of one."""
-_ALIKE = 50
-"""Readings of a copy that are compared. The log may have been copied while it was written."""
+_ALIKE, _VALUES = 1000, 5
+"""Readings of a copy that are compared, and how many different ones they have at least. The log may have been
+copied while it was written. Idle devices may read the same."""
 _ALMOST = 0.02
 """The last batch of an epoch is short."""
 _MOST_FILES = 10_000
@@ -184,10 +185,10 @@ def read_source(kind: str, source: Path, options: LogOptions) -> Log:
 
 
 def _beginning(meter: LoggedMeter) -> bytes:
-    """The first readings of a meter with their times; empty if they hardly differ, as of idle devices."""
+    """The first readings of a meter with their times; empty if they hardly differ."""
     values = meter.power if meter.joules is None else meter.joules
     first = np.array([meter.t_s, values])[:, :_ALIKE]
-    return first.tobytes() if len(np.unique(first[1])) > _ALIKE // 2 else b""
+    return first.tobytes() if len(np.unique(first[1])) >= _VALUES else b""
 
 
 @dataclass(frozen=True)
