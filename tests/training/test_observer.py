@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
 
 import psutil
@@ -241,10 +242,13 @@ def test_of_batches_that_vary_the_mean_counts_and_a_function_for_each_tensor_is_
     measured, tmp_path, way
 ):
     (tmp_path / "varying.py").write_text(VARYING_FUNCTIONAL.format(way=way))
+    before = datetime.now(UTC).isoformat(timespec="milliseconds")
     answer = measured([sys.executable, "varying.py"])
     assert answer.returncode == 0, answer.stderr
     info = record_of(tmp_path).info
-    assert (info.outcome.steps, info.global_batch_size, info.outcome.samples) == (9, 40, 364)
+    # All but the first batch, which is the warm-up.
+    assert (info.outcome.steps, info.global_batch_size, info.outcome.samples) == (9, 44, 396)
+    assert info.started_utc >= before
     assert any("batches vary from 8 to 96" in remark for remark in info.remarks)
 
 

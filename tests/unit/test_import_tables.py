@@ -132,6 +132,7 @@ def test_the_form_of_a_table_changes_nothing(tmp_path, form):
         ("t,w\n1,200\n2,200\n", ("--timezone", "Europe/Berln"), "give a name as Europe/Berlin"),
         ("t,w\n1,200\n2,200\n", ("--hosts", "n9"), "has no readings of n9; there are: log"),
         ("t,w\n1,200\n2,200\n", ("--steps", "5"), "--batch-size"),
+        ("t,w\n1,200\n2,200\n", ("--steps", 5, "--batch-size", 8, "--samples", 80), "are not 80"),
         ("t,w\n1,200\n2,200\n", ("--map", "time=t"), "either watts=COLUMN or joules=COLUMN"),
         ("t,w\n1,200\n2,200\n", ("--start", "2", "--stop", "1"), "stops before it starts"),
         ("t,w\n1,200\n", (), "readings of one moment; give --start and --stop"),
@@ -441,6 +442,27 @@ def test_nvidia_smi_in_any_order_with_and_without_units_and_header(tmp_path):
     columns = ("--columns", "power.draw,uuid,timestamp")
     imported("nvidia-smi", bare, tmp_path / "bare", *columns, *between(), "--timezone", "UTC")
     assert row(tmp_path / "bare" / "net")["energy_j"] == pytest.approx(expected_j(), rel=0.01)
+
+
+def test_a_copy_of_a_log_is_no_other_node(tmp_path):
+    power = tmp_path / "power"
+    power.mkdir()
+    log = nvidia(power / "n1.csv")
+    nvidia(power / "n2.csv", row_of=lambda t, gpu, w: f"{t}, NVIDIA H100, {gpu}, {w + 1:.2f}, 99 %")
+    imported("nvidia-smi", power, tmp_path / "out", *between(), "--timezone", "UTC")
+    (power / "n3.csv").write_text(log.read_text())
+    line = refused("nvidia-smi", power, tmp_path / "no", *between(), "--timezone", "UTC")
+    assert "n1.csv" in line and "n3.csv" in line and "copy" in line
+    # Two logs of one GPU, at other moments.
+    head = NVIDIA.replace("index", "uuid")
+    for number in (1, 2, 3):
+        nvidia(
+            power / f"n{number}.csv",
+            head,
+            lambda t, gpu, w, n=number: f"{t[:-1]}{n}, H100, GPU-{gpu + n % 2}, {w + n:.2f}, 99 %",
+        )
+    line = refused("nvidia-smi", power, tmp_path / "no", *between(), "--timezone", "UTC")
+    assert "n2.csv" in line and "copy" in line
 
 
 def test_the_table_of_dmon_is_read_too(tmp_path):

@@ -292,6 +292,27 @@ def test_slurm_accounts(tmp_path):
     assert "is there twice" in refused("slurm", tmp_path / "autumn.txt", tmp_path / "no", *zone)
 
 
+@pytest.mark.parametrize(
+    ("steps", "joules"),
+    [
+        ([("0", 0, 30, 2, 1_800_000), ("1", 30, 58, 2, 1_700_000)], 3.5e6),
+        # Two on other nodes, and two that count the same nodes.
+        ([("0", 0, 59, 1, 1_800_000), ("1", 0, 59, 1, 1_900_000)], 3.7e6),
+        ([("0", 0, 59, 2, 3_600_000), ("1", 0, 59, 2, 3_600_000)], None),
+        ([("0", 0, 20, 2, 1_200_000)], None),
+        ([("batch", 0, 59, 1, 1_800_000)], None),
+    ],
+)
+def test_steps_are_the_energy_of_a_job_only_if_they_cover_it_once(tmp_path, steps, joules):
+    head = "JobID|Start|End|NNodes|ConsumedEnergyRaw"
+    form = "{}|2026-05-02T10:{:02d}:00|2026-05-02T10:{:02d}:00|{}|{}"
+    rows = [form.format("5", 0, 59, 2, 0), *(form.format(f"5.{name}", *of) for name, *of in steps)]
+    (tmp_path / "jobs.txt").write_text("\n".join([head, *rows]) + "\n")
+    imported("slurm", tmp_path / "jobs.txt", tmp_path / "out", "--timezone", "UTC", "--epochs", 1)
+    found = row(tmp_path / "out" / "5")["energy_j"]
+    assert np.isnan(found) if joules is None else found == pytest.approx(joules)
+
+
 def test_totals_of_several_node_counts_forecast_another(tmp_path):
     rows = [
         f"{n}|t|COMPLETED|2026-05-02T1{n}:00:00|2026-05-02T1{n}:{m:02d}:00|{n}|n[1-{n}]|{j}"
@@ -309,13 +330,16 @@ def test_each_start_of_a_requeued_job_is_a_run(tmp_path):
     head = "JobID|JobName|State|Start|End|NNodes|NodeList|ConsumedEnergyRaw"
     job = "5|t|{}|2026-05-02T1{}:00:00|2026-05-02T1{}:30:00|1|n1|{}"
     rows = [head, job.format("NODE_FAIL", 0, 0, 90000), job.format("COMPLETED", 2, 2, 700000)]
+    # A part of a heterogeneous job is no training.
+    rows.append(rows[-1].replace("5|", "6+0|", 1))
     (tmp_path / "jobs.txt").write_text("\n".join(rows) + "\n")
     said = imported("slurm", tmp_path / "jobs.txt", tmp_path / "out", "--timezone", "UTC")
-    assert "5-t: not successful" in said
+    assert "5-t: not successful" in said and "remark part of a job" in said
     assert row(tmp_path / "out" / "5-t-2")["energy_j"] == pytest.approx(7e5)
     (tmp_path / "runs.csv").write_text("run,epochs\n5-t-2,3\n")
     options = ("--timezone", "UTC", "--runs", tmp_path / "runs.csv")
-    imported("slurm", tmp_path / "jobs.txt", tmp_path / "named", *options)
+    said = imported("slurm", tmp_path / "jobs.txt", tmp_path / "named", *options)
+    assert "not imported, no row in --runs: 5-t\n" in said
     assert row(tmp_path / "named" / "5-t-2")["energy_j"] == pytest.approx(7e5)
     nowhere = tmp_path / "nowhere", "--timezone", "UTC", "--epochs", 3, "--run", "6-t"
     assert "has no run 6-t; there are: 5-t and 5-t-2" in refused(
@@ -330,7 +354,12 @@ def test_slurm_json(tmp_path, modern):
 
     def step(name, joules):
         identity = {"id": f"17.{name}" if modern else {"step_id": name}}
-        return {"step": identity, "statistics": {"energy": {"consumed": number(joules)}}}
+        return {
+            "step": identity,
+            "time": {"start": number(int(ZERO_S) + 60), "end": number(int(ZERO_S) + 3600)},
+            "nodes": {"count": 2, "range": "n[1-2]"},
+            "statistics": {"energy": {"consumed": number(joules)}},
+        }
 
     job = {
         "job_id": 17,

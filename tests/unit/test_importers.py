@@ -437,6 +437,10 @@ BAD = {
         dict(changed=lambda found: [*found[:60], (found[60][0], 250_000), *found[61:]]),
         "absurd watts",
     ),
+    "a spike": (
+        dict(changed=lambda found: [*found[:60], (found[60][0], 65_535), *found[61:]]),
+        "absurd watts",
+    ),
     "watts that are no number": (
         dict(power={"node_1": [*power_lines(readings(2)), line("power_reading", 240, "n/a")]}),
         "absurd watts",

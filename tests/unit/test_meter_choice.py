@@ -257,12 +257,31 @@ def test_a_slow_counter_may_stand_as_long_as_it_is_not_renewed(stops_at_s, known
     assert known or "stood still for" in row["why_no_energy"]
 
 
-@pytest.mark.parametrize(("renewed_s", "counted"), [(0.3, ["hwmon"]), (0.31, ["nvml:0"])])
-def test_watts_that_are_averages_over_much_of_a_run_do_not_count(renewed_s, counted):
+@pytest.mark.parametrize(("unit_j", "known"), [(60.0, True), (3600.0, False)])
+def test_a_counter_of_a_run_that_took_few_of_its_units_does_not_count(unit_j, known):
+    record = hosts_with([("node00", "command", 50.0)], ["node00"])
+    meter = record.info.meters[0]
+    meter.covers, meter.renewed_s = "node", 1.0
+    times = [k / 10 for k in range(-12, 133)]
+    joules = [unit_j * int(250 * (t + 2) / unit_j) for t in times]
+    power = record.power.iloc[[0] * len(times)].assign(t_s=times, joules=joules, watts=None)
+    outcome = record.info.outcome.model_copy(update={"stop_s": 12.0})
+    info = record.info.model_copy(update={"outcome": outcome})
+    row = observe(replace(record, info=info, power=power.astype({"watts": float})))
+    assert known or "counts by 3.6e+03 J" in row["why_no_energy"]
+    assert not known or row["energy_j"] == pytest.approx(3000, rel=0.03)
+
+
+@pytest.mark.parametrize(
+    ("renewed_s", "period_s", "counted"),
+    [(0.3, 0.1, ["hwmon"]), (0.31, 0.1, ["nvml:0"]), (None, 1.0, ["nvml:0"])],
+)
+def test_watts_that_are_averages_over_much_of_a_run_do_not_count(renewed_s, period_s, counted):
     record = hosts_with([("node00", "hwmon", 10.0), ("node00", "nvml:0", 50.0)], ["node00"])
     for meter, covers in zip(record.info.meters, ("node", "gpu"), strict=True):
         meter.covers = covers
     record.info.meters[0].renewed_s = renewed_s
+    record.info.spec = record.info.spec.model_copy(update={"sample_period_s": period_s})
     metering, _ = counted_power(record)
     assert metering == record.info.metering
     assert [meter.meter for meter in metering.meters] == counted

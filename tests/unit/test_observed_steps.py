@@ -60,12 +60,12 @@ def test_a_plain_step_has_its_stages():
     assert lengths(steps, 1, 3) == pytest.approx(
         {"materials": 3.0, "computing": 15.0, "update": 3.0}
     )
-    assert set(steps.samples) == {8}
+    assert set(steps.samples(0, 9)) == {8}
 
 
 def test_micro_batches_add_up_and_their_samples_too():
     steps = plain_steps(3, micro_batches=4)
-    assert (steps.micro_batches, steps.fetches, set(steps.samples)) == (4, 4, {32})
+    assert (steps.micro_batches, steps.fetches, set(steps.samples(0, 9))) == (4, 4, {32})
     assert lengths(steps, 1, 2) == pytest.approx(
         {"materials": 8.0, "computing": 40.0, "update": 2.0}
     )
@@ -80,7 +80,7 @@ def test_the_last_step_of_an_epoch_may_have_fewer_micro_batches(of_epoch):
             at += 6
         rows.append((marks.UPDATE, at, 1.0, 0.0))
         at += 1
-    assert Steps.of(marked(*rows)).samples.tolist() == [8 * count for count in 5 * of_epoch]
+    assert Steps.of(marked(*rows)).samples(0, 99).tolist() == [8 * count for count in 5 * of_epoch]
 
 
 def test_exchange_that_nothing_hides_is_not_computing():
@@ -96,7 +96,7 @@ def test_an_evaluation_between_steps_is_other():
     late["start"][late["start"] > 16.5] += 6
     evaluated = [(marks.FETCH, 17.0 + 2 * k, 1.0, 64.0) for k in range(3)]
     moved = Steps.of(np.concatenate([late, marked(*evaluated)]))
-    assert set(moved.samples) == {8}
+    assert set(moved.samples(0, 9)) == {8}
     assert lengths(moved, 2, 2) == pytest.approx(lengths(steps, 2, 2))
 
 
@@ -475,7 +475,11 @@ def test_items_of_a_loader_are_its_samples(tmp_path, monkeypatch, rows, options,
     Watch(kept).by_module()[dataloader.__name__](dataloader)
     if "collate_fn" in options:
         options = options | {"collate_fn": torch.cat}
-    assert len(list(dataloader.DataLoader(_Items(rows), **options))) == len(expected)
+    loader = dataloader.DataLoader(_Items(rows), **options)
+    assert len(list(loader)) == len(expected)
+    with torch.no_grad():
+        # An evaluation.
+        assert len(list(loader)) == len(expected)
     kept.close()
     (process,) = read_processes(tmp_path)
     assert list(process.marks["amount"]) == expected
@@ -517,10 +521,31 @@ def test_steps_after_a_killed_measurement_do_not_count(until_s, made):
 
 def test_the_users_batch_counts_and_another_one_of_the_loaders_is_named():
     ranks, remarks = [SimpleNamespace(steps=plain_steps(3))] * 2, []
-    assert batch_of_all(ranks, 16, remarks) == (16, "samples") == batch_of_all(ranks, None, remarks)
+    assert batch_of_all(ranks, (0, 2), 16, remarks) == (16, "samples")
+    assert batch_of_all(ranks, (0, 2), None, remarks) == (16, "samples")
     assert not remarks
-    assert batch_of_all(ranks, 8, remarks) == (8, "samples")
+    assert batch_of_all(ranks, (0, 2), 8, remarks) == (8, "samples")
     assert "as 8 samples" in remarks[0] and "gave 16" in remarks[0]
+
+
+def test_only_batches_of_the_steps_that_count_are_samples():
+    steps = plain_steps(6)
+    fetched = np.flatnonzero(steps.marks["kind"] == marks.FETCH)
+    steps.marks["amount"][fetched[3:]] = 32.0
+    ranks = [SimpleNamespace(steps=steps)]
+    assert batch_of_all(ranks, (3, 5), None, []) == (32, "samples")
+    assert batch_of_all(ranks, (1, 5), None, []) == (pytest.approx((2 * 8 + 3 * 32) / 5), "samples")
+
+
+def test_batches_without_a_backward_pass_are_named():
+    rows = plain_steps(4).marks
+    evaluated = rows[rows["kind"] == marks.FETCH].copy()
+    evaluated["start"] -= 0.5
+    remarks = []
+    batch_of_all(
+        [SimpleNamespace(steps=Steps.of(np.append(rows, evaluated)))], (1, 3), None, remarks
+    )
+    assert "--samples-per-step" in remarks[0]
 
 
 def test_a_step_is_named_if_it_is_unlike_the_others():

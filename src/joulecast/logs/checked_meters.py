@@ -29,6 +29,8 @@ readings are in kW and are taken for W, they are below this."""
 _LOADED_PART_W = (0.5, 3e3)
 """Least and most watts of a loaded GPU, module, socket or memory. A DIMM draws 1 W or more. No device is
 cooled for 3 kW."""
+_SPIKE = 10.0
+"""A reading of this many times the power under load is a fault of the meter (such as 65,535 W)."""
 _LEAST_READINGS = 10
 """Least number of readings whose quantiles are compared."""
 _LEAST_IN_RUN = 5
@@ -231,7 +233,10 @@ def checked(meter: LoggedMeter, run_s: Span | None, findings: Findings) -> Check
     _check_order(t_s, period_s or 0.0, name, findings)
     order = np.argsort(t_s, kind="stable")
     t_s, watts = _one_a_moment(t_s[order], watts[order], name, findings)
-    possible = (watts >= 0) & (watts <= _MOST_W)
+    most_w = _LOADED_PART_W[1] if meter.covers == "gpu" and meter.device is not None else _MOST_W
+    if meter.is_of_node and meter.device is None:
+        most_w = np.fmin(most_w, _SPIKE * _load_w(meter, run_s))
+    possible = (watts >= 0) & (watts <= most_w)
     # If a log says that it has no value, a reading has failed.
     absurd = ~possible & ~(np.isnan(watts) & meter.by_unit)
     if absurd.any():

@@ -45,6 +45,12 @@ _TOUCH_S = 1.5
 _OF_EACH_GPU = ("csv", "nvidia-smi", "prometheus", "zeus")
 """Kinds of logs in which a device that covers a GPU is one GPU. (A sensor of jpwr may be one die of a
 GPU.)"""
+_ALIKE, _VALUES = 1000, 5
+"""Number of first readings that are compared to find copies of a log (the log may have been copied while it
+was written), and the least number of different values among them (idle devices may read the same)."""
+_ALMOST = 0.02
+"""Relative difference by which samples may differ from steps times batch: the last batch of an epoch may be
+short."""
 _MOST_FILES = 10_000
 _MOST_RUNS = 100_000
 
@@ -164,9 +170,28 @@ def read_source(kind: str, source: Path, options: LogOptions) -> Log:
             f"{_MOST_FILES:,} can be imported"
         )
     log = Log()
+    known: dict[bytes, tuple[Path, str]] = {}
     for file in files:
-        log.add(chosen.read(file, options), file)
+        read = chosen.read(file, options)
+        log.add(read, file)
+        for meter in read.meters:
+            device = (meter.device or "").encode()
+            uuid = device if device.startswith(b"GPU-") else b""
+            for mark in filter(None, (_beginning(meter), uuid)):
+                other, node = known.setdefault(mark, (file, meter.node))
+                if other != file and node != meter.node:
+                    raise JoulecastError(
+                        f"{file}: is a copy of {other}, or has a GPU of it, and would count as another node; "
+                        "take one of them away, or name the node of both (--node)"
+                    )
     return log.shifted(options.shift_s) if options.shift_s else log
+
+
+def _beginning(meter: LoggedMeter) -> bytes:
+    """The first readings of a meter with their times; empty if they hardly differ."""
+    values = meter.power if meter.joules is None else meter.joules
+    first = np.array([meter.t_s, values])[:, :_ALIKE]
+    return first.tobytes() if len(np.unique(first[1])) >= _VALUES else b""
 
 
 @dataclass(frozen=True)
@@ -339,6 +364,13 @@ def run_of_window(
         raise JoulecastError(
             f"{source}: run {name}: its steps say how much was trained only with --batch-size"
         )
+    if None not in (facts.samples, facts.steps, facts.batch):
+        trained = (facts.steps or 0) * (facts.batch or 0)
+        if abs(trained - (facts.samples or 0)) > _ALMOST * trained:
+            raise JoulecastError(
+                f"{source}: run {name}: {facts.steps:g} steps of {facts.batch} samples are not "
+                f"{facts.samples:g} samples; correct them, or leave out the samples or the steps"
+            )
     meters = list(logged.meters) if logged and logged.meters else _readings(log, source)
     there = list(dict.fromkeys(meter.node for meter in meters))
     hosts = [node for node in there if node in (facts.hosts or there)]
@@ -510,4 +542,9 @@ def import_log(
         for window in found:
             yield run_of_window(kind, source, log, window, found, options)
 
-    return imported(runs(), source, out)
+    summary = imported(runs(), source, out)
+    if rows:
+        used = {id(window.logged) for window in found}
+        others = [run.name for run in log.runs if id(run) not in used]
+        summary.facts += [f"not imported, no row in --runs: {listed(others)}"] if others else []
+    return summary

@@ -1,8 +1,8 @@
 """Jobs of SLURM's accounting with the joules that it counted: ``sacct --parsable2`` or ``sacct --json``.
 
 The energy is a total over all nodes of a job. It is divided evenly over them, and has no trace. The energy of
-the job itself counts. If it is missing, the sum over its numbered steps counts, or else the energy of its
-batch step.
+the job itself counts. If it is missing, the sum over its numbered steps counts if they took most of the job
+one after the other, or else the energy of its batch step if the job has one node.
 """
 
 import re
@@ -18,10 +18,13 @@ from joulecast.errors import JoulecastError
 from joulecast.logs.log import MOST_HOSTS, Log, LoggedMeter, LoggedRun, LogOptions, expanded
 from joulecast.logs.log_table import LogTable
 from joulecast.logs.log_times import TimeForm
+from joulecast.quantities import counted
 from joulecast.runs.files.reading import read_json_object
 
 _WHAT = "output of sacct"
 _NONE_J = 1e18
+_LEAST_SHARE, _MOST_SHARE = 0.8, 1.02
+"""Share of a job (nodes times time) that its steps have to take, and may take."""
 _WAY_OUT = (
     "ask sacct for --parsable2 -o JobID,JobName,State,Start,End,NNodes,NodeList,ConsumedEnergyRaw"
 )
@@ -46,6 +49,11 @@ class _Row:
     hosts: tuple[str, ...]
     joules: float | None
 
+    @property
+    def node_s(self) -> float:
+        """Seconds, times nodes."""
+        return (self.stop_s - self.start_s) * (self.nodes or len(self.hosts) or 1)
+
 
 def read(file: Path, options: LogOptions) -> Log:
     """The jobs of a file, each with its energy.
@@ -69,6 +77,11 @@ def read(file: Path, options: LogOptions) -> Log:
         whole = next((row for row in own if row.step is None), own[0])
         if not whole.stop_s > whole.start_s:
             log.remarks.append(f"job without an end: {job} is still running, or never ran")
+            continue
+        if "+" in job:
+            log.remarks.append(
+                f"part of a job: {job} is a part of a heterogeneous job, and no training of its own"
+            )
             continue
         log.runs.append(_run(file, job, whole, own))
     if not log.runs:
@@ -116,11 +129,21 @@ def _energy(whole: _Row, own: Iterable[_Row]) -> tuple[float | None, str | None]
     numbered = [r for r in own if r.step is not None and r.step.isdigit() and r.joules]
     if numbered:
         joules = sum(r.joules or 0.0 for r in numbered)
-        return joules, f"the sum of {len(numbered)} steps; between them nothing was counted"
+        share = sum(r.node_s for r in numbered) / whole.node_s
+        said = f"of {counted(len(numbered), 'step')}, which took {100 * share:.0f} % of the job"
+        if share > _MOST_SHARE:
+            return (
+                None,
+                f"not used: {said}, so that they ran at the same time and counted nodes twice",
+            )
+        if share < _LEAST_SHARE:
+            return None, f"not used: {said}"
+        return joules, said
     batch = next((r for r in own if r.step == "batch" and r.joules), None)
+    if batch is not None and (whole.nodes or 1) > 1:
+        return None, "not used: of the batch step, which counts the first node alone"
     if batch is not None:
-        several = (whole.nodes or 1) > 1
-        return batch.joules, "of the batch step" + (", on the first node only" if several else "")
+        return batch.joules, "of the batch step"
     return None, "none was counted (acct_gather_energy is not set up, or the job was too short)"
 
 
@@ -209,7 +232,16 @@ def _of_job(job: dict[str, Any]) -> list[_Row]:
         identified = step["step"]["id"]
         text = identified if isinstance(identified, str) else str(identified.get("step_id", ""))
         joules = _number(step.get("statistics", {}).get("energy", {}).get("consumed"))
-        rows.append(replace(whole, step=text.rpartition(".")[2] or text, joules=_counted(joules)))
+        rows.append(
+            replace(
+                whole,
+                step=text.rpartition(".")[2] or text,
+                start_s=_number(step["time"]["start"]) or 0.0,
+                stop_s=_number(step["time"]["end"]) or 0.0,
+                nodes=int(_number(step["nodes"]["count"]) or 0) or None,
+                joules=_counted(joules),
+            )
+        )
     return rows
 
 

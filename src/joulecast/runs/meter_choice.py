@@ -229,19 +229,21 @@ def _gaps_in_words(gaps: Sequence[Gap]) -> str:
     return "; ".join(parts)
 
 
-def too_slow(meters: Sequence[MeterInfo], lasts_s: float) -> dict[tuple[str, str], str]:
-    """Meters of watts that are too slow for a run of ``lasts_s`` seconds, by node and name, with the
-    reasons."""
+def too_slow(
+    meters: Sequence[MeterInfo], lasts_s: float, period_s: float
+) -> dict[tuple[str, str], str]:
+    """Meters of watts that are too slow for a run of ``lasts_s`` seconds, or were read too seldom (each
+    ``period_s`` seconds), by node and name, with the reasons."""
+    new_s = {(m.node, m.meter): max(m.renewed_s or 0.0, period_s) for m in meters}
     return {
         (meter.node, meter.meter): (
-            f"has something new every {meter.renewed_s:.3g} s, {_LEAST_RENEWALS} times as long a run is "
-            f"needed, and it lasted {lasts_s:.3g} s"
+            f"has something new every {new_s[meter.node, meter.meter]:.3g} s, {_LEAST_RENEWALS} times as "
+            f"long a run is needed, and it lasted {lasts_s:.3g} s"
         )
         for meter in meters
         if meter.available
         and not meter.counter
-        and meter.renewed_s is not None
-        and _LEAST_RENEWALS * meter.renewed_s > lasts_s
+        and _LEAST_RENEWALS * new_s[meter.node, meter.meter] > lasts_s
     }
 
 

@@ -12,6 +12,9 @@ _LEAST_COVERED = 0.9
 _STILL_S, _STILL_SHARE = 0.3, 0.03
 """The longest time, and the largest share of a run, for which the counter of a working device may stand
 still."""
+_COARSEST = 0.1
+"""The largest share of a run's energy that a counter may count at once: the run may miss as much at each
+end."""
 _STILL_COUNTS = 3
 """A slow counter may stand still for this number of its renewals. A coarse counter may stand still for the
 time of this number of its units."""
@@ -37,7 +40,7 @@ def _may_stand_s(meter: MeterInfo, t_s: Floats, joules: Floats, lasts_s: float) 
 
 def unusable(record: RunRecord) -> dict[tuple[str, str], str]:
     """Meters whose readings cannot be used, by node and meter, with their faults."""
-    outcome = record.info.outcome
+    span = record.info.outcome.start_s, record.info.outcome.stop_s
     power = record.power
     good = power[power["watts"].notna() | power["joules"].notna()]
     rows_of = good.groupby(["node", "meter"], sort=False).indices
@@ -52,8 +55,8 @@ def unusable(record: RunRecord) -> dict[tuple[str, str], str]:
         if len(t_s) < 2 or t_s.min() == t_s.max():
             wrong[key] = "gave fewer than two readings"
             continue
-        inside = min(t_s.max(), outcome.stop_s) - max(t_s.min(), outcome.start_s)
-        share = max(0.0, inside) / (outcome.stop_s - outcome.start_s)
+        inside = min(t_s.max(), span[1]) - max(t_s.min(), span[0])
+        share = max(0.0, inside) / (span[1] - span[0])
         # A counter also counts between two readings. Watts are only known at the readings.
         if not meter.counter and meter.coverage is not None:
             share = min(share, meter.coverage)
@@ -61,9 +64,17 @@ def unusable(record: RunRecord) -> dict[tuple[str, str], str]:
             order = np.argsort(t_s, kind="stable")
             order = order[~np.isnan(joules[order])]
             counted = t_s[order], joules[order]
-            still_s = _still_s(*counted, outcome.start_s, outcome.stop_s)
-            if still_s > _may_stand_s(meter, *counted, outcome.stop_s - outcome.start_s):
+            still_s = _still_s(*counted, *span)
+            if still_s > _may_stand_s(meter, *counted, span[1] - span[0]):
                 wrong[key] = f"stood still for {still_s:.2g} s of the run"
+                continue
+            took_j = float(np.diff(np.interp(span, *counted))[0])
+            rises = np.diff(counted[1])
+            unit_j = float(rises[rises > 0].min(initial=np.inf))
+            if np.median(rises) == 0 and unit_j > _COARSEST * took_j:
+                wrong[key] = (
+                    f"counts by {unit_j:.3g} J, and the run took {took_j:.3g} J; measure for longer"
+                )
                 continue
         if share < _LEAST_COVERED:
             wrong[key] = (

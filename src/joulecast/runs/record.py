@@ -186,7 +186,8 @@ class RunInfo(_Part):
     @property
     def unusable_meters(self) -> dict[tuple[str, str], str]:
         """Meters that cannot say what this run drew, by node and name, with the reasons."""
-        unusable = too_slow(self.meters, self.outcome.stop_s - self.outcome.start_s)
+        lasts_s = self.outcome.stop_s - self.outcome.start_s
+        unusable = too_slow(self.meters, lasts_s, self.spec.sample_period_s)
         training = self.spec.training
         device = self.outcome.device or (training and training.device) or "cpu"
         if device != "cpu":

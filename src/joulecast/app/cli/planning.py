@@ -54,7 +54,12 @@ def when(request: StartRequest, as_json: AsJson = False) -> None:
         shown["paused"] = chosen["paused"]
     key, what = {"cost": ("cost", "money"), "co2": ("co2_kg", "CO2e")}[chosen["objective"]]
     for name, way in shown.items():
-        costs = "" if way["cost"] is None else f", {way['cost']:,.2f} in money"
+        # The mean price shows whether those of the file are prices of a MWh.
+        costs = (
+            ""
+            if way["cost"] is None
+            else f", {way['cost']:,.2f} in money ({way['cost'] / way['energy_kwh']:.4g} a kWh)"
+        )
         (mass,) = masses(way["co2_kg"])
         emits = "" if way["co2_kg"] is None else f", {mass} CO2e"
         now = chosen["now"][key]

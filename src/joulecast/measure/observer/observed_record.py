@@ -223,16 +223,17 @@ repeats have the same batch."""
 
 
 def batch_of_all(
-    ranks: Sequence[Rank], asked: int | None, remarks: list[str]
+    ranks: Sequence[Rank], window: tuple[int, int], asked: int | None, remarks: list[str]
 ) -> tuple[float, Literal["samples", "steps"]]:
     """Mean amount of work of all ranks together in a step, and its unit.
 
     Args:
+        window: first and last step that count.
         asked: samples in a step, if the user gives them. They take precedence over the samples that were
             seen, because several ranks may load the same samples, as with tensor parallelism.
         remarks: gets a remark if the loaders gave another number, or if the number varies.
     """
-    sizes = [rank.steps.samples for rank in ranks]
+    sizes = [rank.steps.samples(*window) for rank in ranks]
     seen = bool(ranks) and all(map(len, sizes))
     commonest = sum(float(most_frequent(pd.Series(size))) for size in sizes) if seen else None
     if asked is not None:
@@ -244,6 +245,12 @@ def batch_of_all(
         return asked, "samples"
     if commonest is None:
         return 1, "steps"
+    own = ranks[0].steps
+    if 0 < own.micro_batches < own.fetches:
+        remarks.append(
+            f"a step counts the samples of {own.fetches} batches and has fewer backward passes: if an "
+            "evaluation follows each step, its samples count, too; give --samples-per-step"
+        )
     mean = sum(float(size.mean()) for size in sizes)
     if abs(mean / commonest - 1) < _BATCHES_VARY:
         return commonest, "samples"
@@ -323,7 +330,7 @@ def _remarks(ranks: Sequence[Rank]) -> list[str]:
             "calls several modules, or has several optimizers. `joulecast capture` takes a function that "
             "builds all of them as one module"
         )
-    given, loaded = facts.captured_samples, ranks[0].steps.samples
+    given, loaded = facts.captured_samples, ranks[0].steps.samples(0, ranks[0].process.updates)
     if given and len(loaded) and given not in loaded:
         remarks.append(
             f"a step calls the captured network with {given:,} samples, the loader gives "
@@ -368,6 +375,7 @@ def observed_record(
     spec = asked if in_campaign else _spec(asked, hosts, ranks)
     stages = _NO_STAGES
     steps, start_s, stop_s = 0, *span
+    first, last = 0, -1
     left_out = list(faults)
     if ranks:
         first, last = _window(ranks, asked.observed.steps, until_s, left_out, remarks)
@@ -379,7 +387,7 @@ def observed_record(
         remarks += [*_remarks(ranks), *longest_step(ranks, first, last)]
     else:
         left_out.append(_EARLY_END if until_s < math.inf else _NO_UPDATES)
-    batch, unit = batch_of_all(ranks, asked.global_batch_size, remarks)
+    batch, unit = batch_of_all(ranks, (first, last), asked.global_batch_size, remarks)
     outcome = Outcome(
         start_s=start_s,
         stop_s=stop_s,
@@ -395,7 +403,7 @@ def observed_record(
         outcome,
         stages,
         init_s=span[0],
-        started_utc=began.isoformat(timespec="seconds"),
+        started_utc=began.isoformat(timespec="milliseconds"),
         nodes=[host.node for host in hosts],
         node_of_rank=[rank.host.node for rank in ranks] or [hosts[0].node] * spec.ranks,
         parameters=_parameters(ranks) if ranks else None,

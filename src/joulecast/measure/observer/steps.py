@@ -241,10 +241,9 @@ class Steps:
         hooked = self._kind(marks.EXCHANGE)["start"] > after
         return self.between_is_exchange or bool(hooked.any() or len(self._kind(marks.HIDDEN)))
 
-    @cached_property
-    def samples(self) -> Floats:
-        """Number of samples in each step of this process, for steps whose batches were seen (steps,). Empty
-        if no batch with tensors was seen.
+    def samples(self, first: int, last: int) -> Floats:
+        """Number of samples in the steps ``first`` to ``last`` (both included) of this process, for steps
+        whose batches were seen (steps,). Empty if no batch with tensors was seen.
 
         A step usually has n batches. Before each update, only the last n batches count. Earlier ones were
         fetched by an evaluation. If each batch has a backward pass of its own, a step has as many batches as
@@ -264,7 +263,10 @@ class Steps:
                 summed = np.concatenate([[0.0], np.cumsum(fetched["amount"], dtype=float)])
                 whole = (until - since == has) & (has > 0)
                 if 2 * whole.sum() > len(whole):
-                    return np.asarray((summed[until] - summed[since])[whole])
+                    of_steps = np.where(whole, summed[until] - summed[since], np.nan)[
+                        first : last + 1
+                    ]
+                    return np.asarray(of_steps[~np.isnan(of_steps)])
                 # Another thread fetched the batches long before the steps.
                 return np.asarray(fetched["amount"], dtype=float) * each
         return np.empty(0)

@@ -174,7 +174,7 @@ def measure_this_run(spec: RunSpec, out: Path, comm: MPI.Intracomm, load: Load |
     _verify_ranks(spec, hosts)
     cores = hosts.usable_cores()
     yields = check_cores(spec, hosts.local.size, cores)
-    started_utc = datetime.now(UTC).isoformat(timespec="seconds")
+    started_utc = datetime.now(UTC).isoformat(timespec="milliseconds")
     origin: float = comm.bcast(time.monotonic())
     before = clock_offsets(hosts)
     node = hosts.label

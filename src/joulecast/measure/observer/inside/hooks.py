@@ -288,6 +288,9 @@ class Watch:
             batch = following(iterator)
             waiting = asked.get(iterator)
             samples = waiting.popleft() if waiting else samples_of(batch)
+            if not module.torch.is_grad_enabled():
+                # No training computes without gradients: the batch is one of an evaluation.
+                return batch
             # If another thread fetches the batch, the training waits only when it asks for the batch.
             own = threading.get_ident() == self._thread
             if own and self._network is not None and not self._has_gradients:
