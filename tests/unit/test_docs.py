@@ -25,6 +25,7 @@ from typer.testing import CliRunner
 
 import joulecast
 from joulecast.app.cli.main import app
+from joulecast.energy.proportional_models import MODELS
 from joulecast.logs.log_kinds import KINDS, Kind
 from joulecast.measure.power.meter_registry import METERS
 from joulecast.measure.workloads.networks import NETWORKS, NetworkInfo
@@ -144,6 +145,14 @@ def test_adding_a_policy(folder, monkeypatch):
     module = add_module(page, "joulecast.tune.shuffled", monkeypatch)
     for name, policy in row_of(page, "a row of POLICIES", Shuffled=module.Shuffled).items():
         monkeypatch.setitem(POLICIES, name, policy)
+    try_it(page)
+
+
+def test_adding_a_rival(folder, monkeypatch):
+    page = "add-a-rival.md"
+    module = add_module(page, "joulecast.energy.median_power", monkeypatch)
+    for name, rival in row_of(page, "a row of MODELS", median_power=module.median_power).items():
+        monkeypatch.setitem(MODELS, name, rival)
     try_it(page)
 
 

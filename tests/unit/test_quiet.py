@@ -194,7 +194,7 @@ def test_a_campaign_of_disturbed_runs_alone_ends_with_marked_tables(tmp_path):
     write_tables(tmp_path, fit, PublishedErrors.read(PUBLISHED))
     for name in ("time_error", "scaling", "energy_summary"):
         text = (tmp_path / f"{name}.md").read_text()
-        assert "Disturbed: other programs were at work during 3 of 3 training runs" in text
+        assert "other programs were at work during 3 of 3 training runs" in text
     answer = forecast(folders, Scales(nodes=[8]))
     assert len(answer["forecasts"]) == 1 and "3 of 3 training runs" in answer["notes"][0]
 

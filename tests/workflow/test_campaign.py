@@ -179,7 +179,7 @@ def test_a_campaign_of_disturbed_runs_ends_with_marked_tables_and_page(campaign,
     assert done.returncode == 0, ended
     for name in ("time_error", "scaling", "energy_summary"):
         text = (results / f"tables/energy/{name}.md").read_text()
-        assert "Disturbed: other programs were at work during 3 of 3 training runs" in text
+        assert "other programs were at work during 3 of 3 training runs" in text
     page = (results / "index.html").read_text()
     assert "Other programs disturbed these measurements" in page
     assert re.search(r"6 runs disturbed by other programs; to repeat only these: ", ended)

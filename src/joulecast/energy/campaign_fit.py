@@ -117,7 +117,8 @@ def disturbance_notes(observations: pd.DataFrame) -> list[str]:
     counts = " and ".join(f"{some} of {counted(of, kind)}" for kind, some, of in kinds if some)
     again = "measure them again on a quiet machine (in a campaign, `joulecast status` says how)"
     return [
-        f"Disturbed: other programs were at work during {counts} ({listed(sorted(disturbed['run']), 2)}). "
+        f"Disturbed: of the runs that are used, other programs were at work during {counts} "
+        f"({listed(sorted(disturbed['run']), 2)}). "
         f"These runs took more time and energy; {again}"
     ]
 

@@ -18,7 +18,7 @@ from joulecast.runs.record import RunInfo
 NODES_ARE = {
     "hosts": "each node is a machine",
     "ranks of one host": "the nodes are processes on one machine, and share its cores and memory",
-    "emulated": "emulated on one machine: each node is slower than the machine",
+    "emulated": "emulated on one machine: each node is slower than a core",
 }
 """What counts as a node of a run, by ``nodes_are``."""
 _ENERGY_IS = {

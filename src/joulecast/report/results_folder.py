@@ -51,7 +51,8 @@ class Part:
             return cls(None, str(error), target)
 
     def then(self, make: Callable[[Any], Any]) -> "Part":
-        """The part that a function makes from an answer. If there is no answer, the reason is kept."""
+        """The part that ``make`` makes from the content of this part. If this part has no content, the result
+        has none either, for the same reason."""
         return self if self.content is None else Part.of(lambda: make(self.content))
 
 

@@ -121,7 +121,8 @@ class _Stage:
         return {tensor for place in self.units[unit] for tensor in self.makes[place]}
 
     def forward_peak(self) -> tuple[float, int]:
-        """Most bytes during a forward that starts from nothing, and its op's place; -1: before all ops."""
+        """The largest number of bytes during a forward that starts from nothing, and the place of the op at
+        which they are in memory; -1: before all ops."""
         live: set[str] = {t for t in self.sizes if t not in self.made and t in self.last_read}
         now = sum(self.sizes[t] for t in live)
         live -= self.saved.keys()

@@ -145,10 +145,10 @@ def is_last_cost_unknown(history: History) -> bool:
 
 
 def propose_untried(history: History, limits: LimitChooser) -> Proposal:
-    """The proposal if there is no batch size that reached the target at a known cost.
+    """The proposal if no batch size has reached the target at a known cost.
 
-    As long as costs are known, it proposes the untried size that is nearest to the default, in doublings. If
-    no size is left, it proposes the default without a bound.
+    It is the untried size that is nearest to the default, in doublings. If no size is left, or if the cost of
+    the last trial is not known, it is the default without a bound.
     """
     space, default = limits.space, limits.space.default
     untried = [size for size in space.batch_sizes if size not in history.arms]

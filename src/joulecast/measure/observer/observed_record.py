@@ -84,8 +84,8 @@ def _ranks(processes: Sequence[tuple[Process, SampledHost]], remarks: list[str])
 
 
 def steps_made(ranks: Sequence[Rank], until_s: float) -> int:
-    """Number of steps that all ranks have ended before a moment on the run's clock. If no rank has ended a
-    step by then, the number of all steps."""
+    """Number of steps that all ranks have ended before a moment on the run's clock. If this is 0, the number
+    of all steps that they have ended."""
     by_then = [rank.host.clock(rank.steps.ends) <= until_s for rank in ranks]
     return min(int(ended.sum()) for ended in by_then) or min(len(ended) for ended in by_then)
 

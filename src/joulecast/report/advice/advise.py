@@ -251,10 +251,9 @@ def measure_next(
         # forecasts of the model, take the setting that would be chosen next.
         widest = min(rivals, key=lambda c: (-steady(_width(c, weighed)), c.cost_order))
         again = "again " if widest.basis == "measured" else ""
-        wide = f"its 90 % interval, ±{50 * _width(widest, weighed):.0f} %,"
-        why = f"{wide} overlaps the choice's"
+        why = "its 90 % interval overlaps the choice's"
         if len(rivals) > 1:
-            why = f"{wide} is the widest of the {len(rivals)} intervals that overlap the choice's"
+            why = f"its 90 % interval is the widest of the {len(rivals)} that overlap the choice's"
         steps.append((f"{again}{widest.setting}", why))
     if most_nodes is not None and leading.nodes == most_nodes:
         unit = unit_of(leading.nodes_are)

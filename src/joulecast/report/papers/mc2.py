@@ -15,8 +15,8 @@ from joulecast.runs.files.columns import read_frame
 
 _MODELS_OF_TRACES = ("AR", "SES", "ARIMA")
 _NOT_JUDGED = (
-    "not judged on these runs: these models need the first part of a run, to forecast the rest of it. MC2 "
-    "forecasts runs of which it has seen nothing"
+    "not compared with MC2 on these runs: these models need the first part of a run, to forecast the "
+    "rest. MC2 forecasts runs of which it has seen nothing"
 )
 
 

@@ -214,7 +214,7 @@ def _of_claim(rows: pd.DataFrame) -> dict[str, str]:
         "printed": printed,
         "here": span(digits(ours.min()), digits(ours.max())) + unit
         if len(ours)
-        else "not judged here",
+        else "not compared here",
         "verdict": verdict,
     }
 
