@@ -88,6 +88,19 @@ def test_biases_are_those_of_the_file(tmp_path: Path) -> None:
         assert parameters(network(tmp_path, ":sequence=64", **facts)) - without == 2 * more
 
 
+def test_a_classifier_has_no_head_of_a_language_model(tmp_path: Path) -> None:
+    """Its own small head is left out. Before it, BERT has a pooler; its language model has a transform."""
+    facts = {"model_type": "bert", "num_key_value_heads": None, "hidden_act": "gelu"}
+
+    def of(architecture: str, **more: object) -> int:
+        return parameters(network(tmp_path, ":sequence=64", architectures=[architecture], **more))
+
+    body = of("BertForTokenClassification", **facts)
+    assert of("BertForSequenceClassification", **facts) - body == 256 * 257
+    assert of("BertForMaskedLM", **facts) > body + 256 * 1000
+    assert of("LlamaForCausalLM") - of("LlamaForSequenceClassification") == 256 * 1000
+
+
 OPT = {
     "model_type": "opt",
     "num_key_value_heads": None,
@@ -162,6 +175,7 @@ def test_a_mixture_with_latent_attention(tmp_path: Path) -> None:
         ({"model_type": "qwen3_moe"}, "num_experts is missing"),
         ({"hidden_act": "relu"}, "the activation relu is not known for llama"),
         ({"mlp_only_layers": [1], "model_type": "qwen3_moe"}, "mlp_only_layers"),
+        ({"enable_bias": False}, "enable_bias: False"),
         ({"kv_lora_rank": 32, "qk_nope_head_dim": 48, "v_head_dim": 32}, "qk_nope_head_dim: 48"),
     ],
 )

@@ -184,6 +184,15 @@ def test_rounding_decides_no_tie():
             assert not dominates(many[0], many[1]) and not dominates(many[1], many[0])
 
 
+def test_energies_are_compared_at_the_wall():
+    """A meter behind the power supplies reads 5 % less than one before them."""
+    outlet = Candidate(1, 8, "dp=8", "simulated", 1.0, energy_j=102.0, supply="AC")
+    behind = replace(outlet, strategy="tp=8", energy_j=100.0, supply="DC")
+    for objective in ("energy", "edp"):
+        assert chosen([behind, outlet], Limit(objective=objective)).supply == "AC"
+    assert dominates(outlet, behind) and not dominates(behind, outlet)
+
+
 def test_of_intervals_as_wide_the_cheapest_is_to_be_measured_next():
     best = Candidate(8, 8, "dp=8", "fitted", 1.0, 0.5, 2.0, 1.0, 0.5, 2.0, "measured")
     wide = [

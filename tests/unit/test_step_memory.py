@@ -127,6 +127,15 @@ def test_plain_pytorch_on_one_gpu_makes_its_gradients_anew(precision) -> None:
     assert alone.peak_bytes >= 16 * parameters
 
 
+def test_data_have_no_gradient_and_the_peak_is_at_its_op() -> None:
+    """Of one image, AlexNet needs most at its first ReLU: the large layers have made their gradients."""
+    found = memory("alexnet", "dp=1", precision="fp32")[0]
+    image, outputs, first_layer = 4 * 3 * 224**2, 4 * 64 * 55**2, 4 * 64 * (3 * 11**2 + 1)
+    assert found.at_op == "features.1"
+    assert found.activations_bytes == image + 3 * outputs
+    assert found.gradients_bytes == found.weights_bytes - first_layer
+
+
 def test_gradients_at_fp32_take_18_bytes_a_parameter_and_twice_the_messages() -> None:
     parameters = sum(t.elements for t in op_graph(NETWORK).parameters)
     sent = {}

@@ -33,6 +33,7 @@ class _Config(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True)
 
     model_type: str
+    architectures: list[str] | None = None
     layers: _Size = _named("num_hidden_layers", "n_layer", default=...)
     hidden: _Size = _named("hidden_size", "n_embd", default=...)
     heads: _Size = _named("num_attention_heads", "n_head", default=...)
@@ -69,8 +70,11 @@ _ACTIVATIONS = {
     "llama": {"silu": "auto"},
 }
 """Activations of each family that have ops here, and the form of GELU that they are."""
-_IN_ALL_LAYERS = {"decoder_sparse_step": 1, "moe_layer_freq": 1, "mlp_only_layers": []}
-"""Keys that say which layers are mixtures, and their only allowed values: all blocks must be of one kind."""
+_ONLY = {
+    **{"decoder_sparse_step": 1, "moe_layer_freq": 1, "mlp_only_layers": []},
+    **{"enable_bias": True, "layer_norm_elementwise_affine": True},
+}
+"""Keys with their only allowed values: all blocks must be of one kind, and OPT has all biases and norms."""
 
 
 def read_hugging_face(path: Path) -> tuple[str, dict[str, Any]]:
@@ -88,7 +92,7 @@ def read_hugging_face(path: Path) -> tuple[str, dict[str, Any]]:
             f"{', '.join(_FAMILIES)}); capture the module itself with `joulecast capture MODULE:FUNCTION`"
         )
     found = validated(TypeAdapter(_Config), content, str(path))
-    for key, value in _IN_ALL_LAYERS.items():
+    for key, value in _ONLY.items():
         if content.get(key, value) != value:
             raise JoulecastError(f"{path}: {key}: {content[key]}: only {value} is known here")
     forms = _ACTIVATIONS[family]
@@ -107,7 +111,7 @@ def read_hugging_face(path: Path) -> tuple[str, dict[str, Any]]:
             f"{path}: qk_nope_head_dim: {scores}: only v_head_dim ({found.head_dim}) is known here; capture "
             "the module itself with `joulecast capture MODULE:FUNCTION`"
         )
-    sizes = found.model_dump(exclude={"model_type"}, exclude_none=True)
+    sizes = found.model_dump(exclude={"model_type", "architectures"}, exclude_none=True)
     if not found.experts:
         # All layers have the same MLP, and a key behind the path may give it another size.
         sizes.pop("dense_ffn", None)
@@ -116,6 +120,11 @@ def read_hugging_face(path: Path) -> tuple[str, dict[str, Any]]:
     if found.model_type == "qwen2":
         sizes["qkv_bias"] = True
     sizes["qk_norm"] = found.model_type.startswith("qwen3")
+    for architecture in (found.architectures or [])[:1]:
+        if "LM" not in architecture and "PreTraining" not in architecture:
+            # The head of a classifier is small. Only BERT has a pooler in front of it.
+            is_pooled = architecture in ("BertModel", "BertForSequenceClassification")
+            sizes["head"] = "pooler" if is_pooled else "none"
     if family == "opt":
         # OPT's table of positions has two rows more than tokens.
         sizes["positions"] = sizes["sequence"] + 2

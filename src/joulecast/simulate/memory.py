@@ -47,6 +47,7 @@ class _Stage:
         self, graph: OpGraph, items: list[PlacedOp], keeps: bool, as_written: bool
     ) -> None:
         self.items = items
+        self.trained = graph.trained
         self.sizes: dict[str, float] = {}
         """Bytes that a device holds of each activation that its stage reads or writes."""
         self.gathered: list[float] = []
@@ -153,14 +154,14 @@ class _Stage:
             freed[first[tensor]].append(tensor)
         return freed
 
-    def backward_peak(self) -> tuple[float, int, tuple[float, float]]:
+    def backward_peak(self) -> tuple[float, int, tuple[float, float, int]]:
         """Most bytes during a backward that starts with the saved tensors, the op, and ``with_gradients``."""
         now = self.saved_bytes
         freed = self._freed()
         gradients = of_weights = 0.0
         held: dict[str, float] = {}
         unit, again = "", 0.0
-        peak, where, both = now, -1, (now, 0.0)
+        peak, where, both = now, -1, (now, 0.0, -1)
         for place in range(len(self.items) - 1, -1, -1):
             item = self.items[place]
             if item.recompute != unit:
@@ -168,8 +169,9 @@ class _Stage:
                 made = self._inside(unit) - self.saved.keys() if unit else set()
                 again = sum(self.sizes[t] for t in made if t in self.keepers)
             for access in item.op.reads:
-                # The gradient of each input. Several readers add to the same gradient.
-                if access.tensor in self.sizes and access.tensor not in held:
+                # The gradient of each input. Several readers add to the same gradient. Data have none.
+                needed = access.tensor in self.trained and access.tensor in self.sizes
+                if needed and access.tensor not in held:
                     held[access.tensor] = self.sizes[access.tensor]
                     gradients += held[access.tensor]
             # A gathered tensor is gathered again, and its gradient is whole before it is scattered.
@@ -181,11 +183,11 @@ class _Stage:
             if total > peak:
                 peak, where = total, place
             of_weights += self.weights[place]
-            both = max(both, (total, of_weights), key=sum)
+            both = max(both, (total, of_weights, place), key=lambda at: at[0] + at[1])
             for access in item.op.writes:
                 gradients -= held.pop(access.tensor, 0.0)
             now -= sum(self.sizes[t] for t in freed[place])
-        return peak, where, max(both, (0.0, of_weights), key=sum)
+        return peak, where, both
 
 
 @dataclass(frozen=True)
@@ -201,9 +203,9 @@ class _StagePeaks:
     backward: float
     """Most bytes during a backward that starts with the saved tensors; 0 without a backward."""
     backward_at: int
-    with_gradients: tuple[float, float]
-    """Bytes of activations, and of weights whose gradients exist, when both together are largest. They count
-    if each step allocates its gradients again."""
+    with_gradients: tuple[float, float, int]
+    """Bytes of activations, and of weights whose gradients exist, when both together are largest, and the
+    place of the op. They count if each step allocates its gradients again."""
 
 
 def _shape_of(program: StageProgram) -> Hashable:
@@ -230,7 +232,7 @@ def _stage_peaks(
     def looked_at() -> _StagePeaks:
         stage = _Stage(graph, program.items, keeps, as_written)
         forward, at = stage.forward_peak()
-        backward = stage.backward_peak() if keeps else (0.0, -1, (0.0, 0.0))
+        backward = stage.backward_peak() if keeps else (0.0, -1, (0.0, 0.0, -1))
         return _StagePeaks(stage.saved_bytes, forward, at, *backward)
 
     key = (_shape_of(program), tuple(strategy.mesh.items()), keeps, as_written)
@@ -355,8 +357,8 @@ def memory_of(
         # Plain PyTorch on one GPU allocates its gradients in each step: ``zero_grad`` frees them. Wrappers
         # and frameworks keep buffers.
         (chunk,), (program,) = chunks, programs
-        peak, gradients = chunk.with_gradients
-        where = _op_at(program, chunk.backward_at)
+        peak, gradients, place = chunk.with_gradients
+        where = _op_at(program, place)
         if chunk.forward > peak + gradients:
             peak, gradients, where = chunk.forward, 0.0, _op_at(program, chunk.forward_at)
     else:

@@ -146,16 +146,24 @@ class Candidate:
         return self.nodes, self.batch_size or 0, self.strategy
 
     @property
+    def wall_j(self) -> float:
+        """Joules at the wall. Energies are compared there, because some meters read behind the power
+        supplies. An unknown energy is infinite."""
+        if self.energy_j is None:
+            return math.inf
+        return self.energy_j * from_wall(self.supply, self.conversion_eff)[0]
+
+    @property
     def cost_order(self) -> tuple[float, float, int, int, str]:
         """The key for the order of cost: the least energy first, then the least time, then simplicity.
         Unknown energies come last."""
-        joules = math.inf if self.energy_j is None else self.energy_j
-        return steady(joules), steady(self.time_s), *self.simplicity
+        return steady(self.wall_j), steady(self.time_s), *self.simplicity
 
     def order(self, quantity: str) -> tuple[float, float, float, int, int, str]:
         """The key for the order of a quantity: the least value first, then the order of cost. Unknown values
         come last."""
-        value = self.ends(quantity)[0]
+        at_wall = {"energy": self.wall_j, "edp": self.wall_j * self.time_s}
+        value = at_wall[quantity] if quantity in at_wall else self.ends(quantity)[0]
         return (math.inf if value is None else steady(value)), *self.cost_order
 
     def as_json(self) -> dict[str, Any]:
@@ -170,9 +178,9 @@ def dominates(one: Candidate, other: Candidate) -> bool:
         (math.inf if ours is None else steady(ours), steady(theirs))
         for ours, theirs in (
             (one.time_s, other.time_s),
-            (one.energy_j, other.energy_j),
+            (one.wall_j, other.wall_j),
             (one.cost, other.cost),
         )
-        if theirs is not None
+        if theirs is not None and theirs != math.inf
     ]
     return any(a != b for a, b in known) and all(a <= b for a, b in known)

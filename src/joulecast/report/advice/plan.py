@@ -64,7 +64,7 @@ def plan(request: PlanRequest, prices: Prices) -> dict[str, Any]:
     check_prices_of(request, known)
     found = _weighed(request, machines, of_platform)
     metered = any(candidate.supply == "DC" for candidate in found.candidates)
-    if metered and (known.price is not None or known.co2 is not None):
+    if metered:
         found.warnings.append(f"powers of metered nodes: {at_wall(None)}")
     # The request has the prices that differ between platforms.
     differ = len({each.price_gpu_hour for each in of_platform.values()}) > 1
