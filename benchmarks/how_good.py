@@ -152,7 +152,8 @@ SECTIONS: dict[str, list[Kept]] = {
             "Steps on an emulated network, and of real training on two ranks",
             "The table also has the errors of two simple predictions: the sum of computing and "
             "communicating, and the larger of the two. *Measured twice*: how far two measurements of the "
-            "same step differ.",
+            "same step differ. Real training is compared with the fastest quarter of the measurements "
+            "([with all of them](explanation/simulator.md#what-it-is-judged-on), the error is larger).",
             {
                 "experiment": "experiment",
                 "configuration": "configurations",

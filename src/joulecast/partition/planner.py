@@ -81,7 +81,7 @@ class Plan:
 
     @property
     def speedup_bound(self) -> float:
-        """Work of all nodes, divided by the bottleneck: the speedup of a pipeline that is always full."""
+        """Work of all tasks, divided by the bottleneck: the speedup of a pipeline that is always full."""
         return self.work / self.bottleneck if self.bottleneck else 1.0
 
     @property

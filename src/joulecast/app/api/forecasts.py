@@ -129,12 +129,12 @@ def advise(request: AdviceRequest) -> dict[str, Any]:
     """Choose the node count and batch size of a training from its run records, within limits.
 
     Returns:
-        ``best`` is the chosen setting, or ``None`` with ``why_none``. ``verdict`` has ``clear_winner``,
-        ``overlapping`` and ``in_words``. Each of the ``candidates`` has ``time_s``, ``energy_j``,
-        ``energy_kwh``, ``cost`` and ``co2_kg`` of the whole training, their 90 % intervals, and what each
-        rests on (measured, fitted). ``weighed`` has the ``counts`` (of nodes, GPUs or ranks) that were
-        compared. If time chooses because energy is only estimated, ``by_energy`` has what energy would
-        choose. ``warnings`` and ``measure_next`` are lists.
+        ``best`` is the chosen setting, or ``None`` with ``why_none``. ``verdict`` has ``clear_winner``
+        (``None`` if this cannot be told; ``in_words`` says why), ``overlapping`` and ``in_words``. Each of
+        the ``candidates`` has ``time_s``, ``energy_j``, ``energy_kwh``, ``cost`` and ``co2_kg`` of the whole
+        training, their 90 % intervals, and what each rests on (measured, fitted). ``weighed`` has the
+        ``counts`` (of nodes, GPUs or ranks) that were compared. If time chooses because energy is only
+        estimated, ``by_energy`` has what energy would choose. ``warnings`` and ``measure_next`` are lists.
 
     Raises:
         JoulecastError: the network or platform is unknown, there is nothing to choose from, or the objective

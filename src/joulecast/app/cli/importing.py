@@ -56,7 +56,7 @@ def _add(kind: str) -> None:
             _run_option(
                 "--records",
                 "Folder of run records. Where the times of a record and the log overlap, the record gets the "
-                "log's meter.",
+                "log's meter. Not for logs that have only totals.",
             ),
         ] = None,
         run: Annotated[Text, _run_option("--run", "Name of the run.")] = None,

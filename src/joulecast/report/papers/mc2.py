@@ -83,7 +83,10 @@ def _held_out(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _question(row: Mapping[str, Any]) -> str:
-    return f"{row['split']}, time {row['time']}, {row['settings']:.0f} settings"
+    settings = f"{row['settings']:.0f} settings"
+    if row.get("model") in _MODELS_OF_TRACES:
+        settings = f"{row['settings']:.0f} points of its traces"
+    return f"{row['split']}, time {row['time']}, {settings}"
 
 
 def _row(

@@ -204,7 +204,7 @@ def _of_claim(rows: pd.DataFrame) -> dict[str, str]:
     if len(theirs):
         printed = span(digits(theirs.min()), digits(theirs.max())) + unit
     if rows["published"].isna().all():
-        printed += " (its public code)"
+        printed += " (not printed; by its public code)"
     verdict = ", ".join(rows["verdict"].unique())
     differences = rows["difference"].dropna()
     if verdict == Verdict.NOT_COMPARABLE and len(differences):
