@@ -201,7 +201,7 @@ def test_of_intervals_as_wide_the_cheapest_is_to_be_measured_next():
     ]
     for rivals in (wide, wide[::-1]):
         steps = measure_next([best, *rivals], best, most_nodes=None, others=rivals)
-        (told,) = [step["what"] for step in steps if "is the widest" in step["why"]]
+        (told,) = [step["what"] for step in steps if "widest" in step["why"]]
         assert told == "2 nodes, batch 8, dp=8"
 
 
