@@ -78,7 +78,6 @@ def test_a_plan_says_by_which_prices_and_that_metered_nodes_lack_the_loss_of_the
     prices = ["--price", "0.3", "--price-gpu-hour", "h100-sxm=2.5,a100-80gb-sxm=1.25"]
     said = CliRunner().invoke(app, [*asked, *prices], catch_exceptions=False).output
     assert all(number in said for number in ("EUR 2.5 ", "EUR 1.25 ", "EUR 0.3 ", "1.05 times"))
-    assert "times as much" not in CliRunner().invoke(app, asked, catch_exceptions=False).output
     asked = ["search", "--network", SMALL, "--platform", "h100-sxm", "--devices", "2"]
     for prices, is_said in (["--price", "0.3"], True), ([], False):
         said = CliRunner().invoke(app, [*asked, *prices], catch_exceptions=False).output
