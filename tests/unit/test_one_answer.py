@@ -681,8 +681,8 @@ def test_where_the_model_and_the_runs_differ_the_forecast_and_the_advice_say_so(
     asked = {"records": tmp_path / "records", "gpus": [1, 2, 4], "samples": 1e4}
     forecast, advice = joulecast.forecast(**asked), joulecast.advise("tiny", **asked)
     (said,) = (note for note in forecast["notes"] if "MC2's time is more than" in note)
-    assert re.search(r"in \d of the 3 settings", said) and "2 ranks, batch 8: " in said
-    assert said in advice["warnings"]
+    assert re.search(r"in \d of the 3 forecast settings", said) and "2 ranks, batch 8: " in said
+    assert said.replace("forecast settings", "compared settings") in advice["warnings"]
     alike = joulecast.forecast(**asked | {"gpus": [8]})["notes"]
     assert not any("is more than" in note for note in alike)
 

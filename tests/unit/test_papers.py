@@ -353,8 +353,8 @@ def test_a_rival_that_is_better_is_named_with_its_split_and_settings(tmp_path):
     gains.to_parquet(tmp_path / "energy_improvement.parquet")
     said = mc2(published, tmp_path).rivals
     assert said == (
-        "On the settings that both predict, a rival is better in 1 of 2 judgements: Fan, 1.77 % for MC2's "
-        "1.93 % (extrapolation, time predicted)."
+        "On the settings that both predict, a rival is better in 1 of 2 judgements: Fan is off by "
+        "1.77 %, MC2 by 1.93 % (extrapolation, time predicted)."
     )
     pd.DataFrame(rows[2:]).to_parquet(tmp_path / "energy_summary.parquet")
     said = mc2(published, tmp_path).rivals

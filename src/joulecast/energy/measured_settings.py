@@ -129,12 +129,13 @@ def _origin(runs: pd.DataFrame) -> dict[str, str | None]:
     return {name: ", ".join(sorted(known[name].dropna().unique())) or None for name in known}
 
 
-def differences(rows: pd.DataFrame) -> list[str]:
+def differences(rows: pd.DataFrame, are: str) -> list[str]:
     """Notes for the time and for the energy, if the model differs from the mean of a setting's runs by
     more than :data:`REPEATS`.
 
     Args:
         rows: rows of one workload, from :func:`put_in_measured`.
+        are: what these settings are: ``forecast`` or ``compared``.
     """
     notes = []
     for quantity, (unit, in_words) in _IN_WORDS.items():
@@ -152,7 +153,7 @@ def differences(rows: pd.DataFrame) -> list[str]:
         by = percent(100 * (worst[f"fitted_{name}"] / worst[name] - 1), signed=True)
         where = f"of {_setting(worst)}"
         if len(ran) > 1:
-            where = f"in {len(off)} of the {len(ran)} settings here that were run"
+            where = f"in {len(off)} of the {len(ran)} {are} settings that were run"
             where += f". The worst is {_setting(worst)}"
         notes.append(
             f"{worst['workload']}: MC2's {quantity} is more than {100 * REPEATS:g} % off the runs {where}: "
@@ -166,6 +167,7 @@ def notes_on(
     predicted: pd.DataFrame,
     remarks: Sequence[str],
     times_of_others: pd.DataFrame,
+    are: str = "forecast",
 ) -> list[str]:
     """What a reader of predictions should know of the runs behind them.
 
@@ -177,11 +179,12 @@ def notes_on(
     Args:
         remarks: remarks of the model. A remark on a workload begins with its name.
         times_of_others: times of others that the model has also seen; may be empty.
+        are: as in :func:`differences`.
     """
     workload = str(of_workload["workload"].iloc[0])
     notes = [text for text in remarks if text.startswith(f"{workload}:")]
     notes += _of_several_trainings(workload, of_workload)
-    notes += differences(predicted)
+    notes += differences(predicted, are)
     if predicted["width_is_assumed"].any():
         notes.append(
             f"{workload}: no repeats show how much runs differ. The "

@@ -125,7 +125,7 @@ def typed(rows: pd.DataFrame) -> pd.DataFrame:
     """Rows as the runs table: its columns in their order and with their types.
 
     Raises:
-        KeyError: the table does not have such a column.
+        KeyError: a row has a column that the runs table does not have.
     """
     if unknown := sorted(set(rows.columns) - COLUMNS.keys()):
         raise KeyError(f"columns {unknown} are none of the runs table (joulecast.runs.runs_table)")

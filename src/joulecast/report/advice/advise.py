@@ -253,7 +253,7 @@ def measure_next(
         again = "again " if widest.basis == "measured" else ""
         why = "its 90 % interval overlaps the choice's"
         if len(rivals) > 1:
-            why = f"of the {len(rivals)} intervals that overlap the choice's, its own is widest in percent"
+            why += f". Of {len(rivals)} such intervals, it is the widest in percent"
         steps.append((f"{again}{widest.setting}", why))
     if most_nodes is not None and leading.nodes == most_nodes:
         unit = unit_of(leading.nodes_are)

@@ -172,5 +172,5 @@ def campaign_candidates(
     notes = []
     if not rows.empty:
         notes = outside_notes(rows)
-        notes += notes_on(runs, rows, model.remarks, campaign.evidence.times)
+        notes += notes_on(runs, rows, model.remarks, campaign.evidence.times, are="compared")
     return [each for each in found if each is not None], why_none, notes

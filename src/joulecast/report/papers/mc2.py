@@ -64,7 +64,7 @@ def _rivals(summary: pd.DataFrame) -> str:
     than in the paper."""
     judged = summary[summary["best_rival"].notna()]
     better = [
-        f"{row['best_rival']}, {digits(row['best_rival_percent'])} % for MC2's "
+        f"{row['best_rival']} is off by {digits(row['best_rival_percent'])} %, MC2 by "
         f"{digits(row['best_rival_percent'] - row['better_by_points'])} % ({row['split']}, "
         f"time {row['time']})"
         for row in judged[judged["better_by_points"] < 0].to_dict("records")
