@@ -81,8 +81,8 @@ SECTIONS: dict[str, list[Kept]] = {
             "metered_energy",
             "Energy on real clusters",
             "Public runs of MLPerf Training on 1 and 8 nodes of eight H100. Each node has a power meter "
-            "behind its power supplies (DC). Mean errors in percent. The power law cannot forecast some "
-            "settings, so it has separate lines. MC2's paper has 2.84 % on its own cluster. [What is held "
+            "behind its power supplies (DC). Mean errors in percent. If the power law cannot forecast "
+            "all settings of a line, it has a line of its own. MC2's paper has 2.84 % on its own cluster. [What is held "
             "out, and what `given` means](explanation/mc2.md#splits), [rivals](explanation/mc2.md#rivals).",
             ENERGY,
             "metered/tables/energy_summary.parquet",

@@ -192,7 +192,7 @@ def narrow(view: View, axis: int, start: int, length: int, step: int = 1) -> Vie
 
 @dataclass(frozen=True)
 class Unit:
-    """Adjacent atoms of one axis that make one dim of an op."""
+    """Adjacent factors (:class:`Atom`) of one axis of a tensor, which together are one dim of an op."""
 
     atoms: Axis
     size: int

@@ -135,7 +135,7 @@ def _meters(infos: Sequence[RunInfo]) -> str:
     for info in infos:
         used.update({(kind_of(m.meter), str(m.source)) for m in info.metering.meters})
     texts = [
-        f"{kind} ({'' if kind == source else f'{source}, '}{counted(n, 'run')})"
+        f"{kind} ({'' if kind == source else f'{source}, '}{counted(n, 'record')})"
         for (kind, source), n in used.most_common()
     ]
     return listed(texts) or "nothing: no run has an energy"
@@ -163,17 +163,18 @@ def source_sentences(results: Results) -> list[str]:
     trained = results.observations[is_training(results.observations)]
     counts = trained["energy_source"].value_counts()
     sentences = [
-        f"{source_in_words(str(s), trained)} ({counted(int(n), 'run')})." for s, n in counts.items()
+        f"{source_in_words(str(s), trained)} ({counted(int(n), 'training')})."
+        for s, n in counts.items()
     ]
     by_others = int((trained["kind"] == "imported").sum())
     for number, whose in ((by_others, " by others and imported"), (len(trained) - by_others, "")):
         if number:
-            sentences.insert(0, f"Times were measured{whose} ({counted(number, 'run')}).")
+            sentences.insert(0, f"Times were measured{whose} ({counted(number, 'training')}).")
     dark = int(trained["energy_source"].isna().sum())
     if dark:
         why = listed(sorted(set(map(str, trained["why_no_energy"].dropna()))), 3)
         sentences.append(
-            f"{counted(dark, 'run')} without any energy" + (f": {why}." if why else ".")
+            f"{counted(dark, 'training')} without any energy" + (f": {why}." if why else ".")
         )
     return sentences or ["There is no training run."]
 
@@ -186,9 +187,7 @@ def left_out_table(results: Results) -> Table | None:
     if marked.empty:
         return None
     rows = [(str(row.run), str(row.kind), str(row.left_out)) for row in marked.itertuples()]
-    caption = (
-        f"Measured, but left out of fits and figures: {len(rows):,} of {counted(len(runs), 'run')}"
-    )
+    caption = f"Measured, but left out of fits and figures: {len(rows):,} of {counted(len(runs), 'record')}"
     if len(rows) > _MOST_ROWS:
         caption = f"{caption}. These are the first {_MOST_ROWS}"
     return Table(caption, ("run", "kind", "why"), rows[:_MOST_ROWS], file=CHECKS)

@@ -120,7 +120,8 @@ def _speed(table: pd.DataFrame, published: PublishedSimulators) -> list[Row]:
     rows = []
     for one in table[table["original_s"].notna()].itertuples():
         setting = f"ResNet-50, {one.devices} devices, {how[bool(one.folded)]}"
-        unlike = "the public code simulates every device" if one.folded else ""
+        same = "here, equal devices are simulated once; the public code simulates every device"
+        unlike = same if one.folded else ""
         reference: dict[str, Any] = {"reference": one.original_s, "reference_is": _TIMED}
         rows.append(
             row(
