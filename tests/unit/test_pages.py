@@ -313,7 +313,7 @@ def test_a_campaign_answers_the_four_questions(campaign):
         )
     assert "nodes share one machine" in text or "nodes are emulated" in text
     assert "energy is estimated" in text
-    assert "no meter measured it (12 runs)" in text
+    assert "no meter measured it (12 trainings)" in text
     assert "./run snakemake --cores all --configfile mine.yaml" in text
     assert "reproduced" in text and "not comparable" in text
 
