@@ -324,8 +324,9 @@ class KernelCosts:
         return Cost(sum(self._known[kernel] for kernel in kernels), "kernels")
 
     def pace_s(self, graph: OpGraph, op: Op, parts: Parts, inference: bool) -> NDArray[np.float64]:
-        """Three numbers of seconds for a part of an op: in which the device runs the kernels, in which the
-        host starts them in eager mode, and in which they use memory or multiprocessors at their rate.
+        """Three times (s) for a part of an op. The device runs the kernels for the first time. The host needs
+        the second to start them in eager mode. The third is the part of the first in which the kernels use
+        memory or multiprocessors at full rate.
 
         Passes over gradients count only for the device: the code that starts them is not Python. The host
         also needs time for each weight that is trained.

@@ -74,7 +74,8 @@ class Attention:
 
     @property
     def launches(self) -> int:
-        """Number of kernels that the host starts. The backward has one more in front, and one more behind."""
+        """Number of kernels that the host starts. The backward pass starts one more kernel before the main
+        one, and one more after it."""
         return 3 if self.direction == "backward" else 1
 
 

@@ -43,8 +43,8 @@ Count = Annotated[int, Field(ge=0, le=10**18)]
 
 
 class Began(FrozenContent):
-    """The request, and the begin of the run: zero of its clock, and the same moment on the first host's
-    clock, in s."""
+    """The request, and the moment at which the run begins: ``utc``, and ``clock_s`` on the clock of the first
+    host, in s."""
 
     training: RunSpec
     utc: AwareDatetime

@@ -27,7 +27,8 @@ the code`: the same three verdicts, against the authors' public code, for a numb
 no better or worse is claimed. `replayed`: computed from what the papers' authors measured. `reference`: a
 number to compare with where no paper prints one, such as a number from the authors' public code. Mean
 error: in percent, without sign (MAPE). Held out, so not seen by the fit: a node count
-(`leave-one-node-count-out`), a network (`leave-one-workload-out`), all larger scales (`extrapolation`)."""
+(`leave-one-node-count-out`), the larger node counts of one network (`leave-one-workload-out`), all larger
+scales (`extrapolation`)."""
 _SPELLED_OUT = ("reference_is", "why_not_comparable", "tolerance")
 _SHOWN = 2
 """Most reasons, and most rows that are not reproduced, that the line of a paper names. The table has all of
