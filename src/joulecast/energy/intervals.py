@@ -29,7 +29,7 @@ from joulecast.runs.scale import BEYOND, hosts_and_gpus, scale_in_words, unit_of
 
 REPEATS = 0.06
 """If no setting was repeated, it is assumed that 90 % of pairs of runs of one setting differ by at most this
-share. The repeats in ``recorded/mlperf-times`` differ by as much, on machines that nobody else used."""
+share. The repeats in ``recorded/mlperf-times`` differ by as much, on machines without other jobs."""
 
 _WORTH = 2.0
 """Weight of the assumption :data:`REPEATS`, in degrees of freedom of own repeats (a guess). With this weight,

@@ -130,7 +130,7 @@ def advise(request: AdviceRequest) -> dict[str, Any]:
 
     Returns:
         ``best`` is the chosen setting, or ``None`` with ``why_none``. ``verdict`` has ``clear_winner``
-        (``None`` if this cannot be told; ``in_words`` says why), ``overlapping`` and ``in_words``. Each of
+        (``None`` if this is not known; ``in_words`` says why), ``overlapping`` and ``in_words``. Each of
         the ``candidates`` has ``time_s``, ``energy_j``, ``energy_kwh``, ``cost`` and ``co2_kg`` of the whole
         training, their 90 % intervals, and what each rests on (measured, fitted). ``weighed`` has the
         ``counts`` (of nodes, GPUs or ranks) that were compared. If time chooses because energy is only
