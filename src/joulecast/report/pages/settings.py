@@ -120,6 +120,11 @@ def settings_table(costs: pd.DataFrame, prices: Prices) -> Table:
     works = sorted({work_in_words(unit) for unit in costs["unit"]})
     # If a value is the same in all rows, only the caption has it.
     shared = works[0] if len(works) == 1 else ""
+    off = {
+        f"{what} off by (held out)": f"{what}_off_percent"
+        for what in ("time", "energy")
+        if costs[f"{what}_off_percent"].notna().any()
+    }
     rows, amounts, in_joules = [], [], consumptions_of(costs["energy_j"])
     for row in json_rows(costs):
         source = NONE if row["energy_source"] is None else str(row["energy_source"])
@@ -135,8 +140,7 @@ def settings_table(costs: pd.DataFrame, prices: Prices) -> Table:
                 **paid_cells(row, prices, with_interval=False),
                 "time": seconds(row["time_s"]),
                 **({} if shared else per_one),
-                "time off by (held out)": percent(row["time_off_percent"], signed=True),
-                "energy off by (held out)": percent(row["energy_off_percent"], signed=True),
+                **{name: percent(row[column], signed=True) for name, column in off.items()},
                 "batch of all nodes": digits(row["batch"]),
                 "runs": str(row["runs"]),
             }
