@@ -60,6 +60,9 @@ def test_every_gpu_of_the_catalogue_is_a_platform(name: str) -> None:
         ("NVIDIA RTX 6000 Ada Generation", "rtx6000-ada"),
         ("NVIDIA RTX PRO 6000 Blackwell Server Edition", "rtx-pro-6000"),
         ("NVIDIA H200 NVL", "h200-nvl"),
+        ("NVIDIA H800", "h800-sxm"),
+        ("NVIDIA H800 PCIe", "h800-pcie"),
+        ("NVIDIA GeForce RTX 3080 Ti", "rtx3080ti"),
     ],
 )
 def test_a_gpu_is_found_by_the_names_that_drivers_and_people_use(said: str, name: str) -> None:
@@ -72,6 +75,8 @@ def test_a_gpu_is_found_by_the_names_that_drivers_and_people_use(said: str, name
         "NVIDIA GeForce RTX 4090 Laptop GPU",
         "GRID A100-10C",
         "NVIDIA GeForce RTX 3090 Ti",
+        "NVIDIA GeForce RTX 4080 SUPER",
+        "NVIDIA A800 80GB PCIe",
         "NVIDIA H100 80GB HBM3 MIG 1g.10gb",
     ],
 )
