@@ -28,7 +28,7 @@ from joulecast.runs.frames import POWER_COLUMNS
 from joulecast.runs.integration import reading_quality
 from joulecast.runs.meter_choice import host_of
 from joulecast.runs.metered_power import unusable
-from joulecast.runs.record import RunRecord, read_record, write_record
+from joulecast.runs.record import RunRecord, fill_record, read_record
 
 _AROUND_S = 90.0
 """The readings in this time (s) before and after a run are used, because they show the clock of the meter."""
@@ -217,7 +217,7 @@ def add_to_records(
                 raise JoulecastError(
                     f"{records}: has two records {folder.name}; import to one folder each"
                 )
-            write_record(partial / folder.name, new)
+            fill_record(partial / folder.name, new)
             added.facts.append(fact_of(new))
         if not added.facts:
             reasons = "".join(f"\n  {run}: {why}" for run, why in added.left.items())

@@ -33,9 +33,9 @@ from joulecast.runs.record import (
     Outcome,
     RunInfo,
     RunRecord,
+    fill_record,
     read_info,
     write_info,
-    write_record,
 )
 from joulecast.runs.spec import Imported, RunSpec
 
@@ -357,7 +357,7 @@ def imported(runs: Iterable[ImportedRun], source: Path, out: Path) -> ImportSumm
     with directory_added_to(out) as partial:
         for run in runs:
             record, repeat = record_of(run)
-            write_record(partial / run.run, record)
+            fill_record(partial / run.run, record)
             left_out[run.run] = record.info.left_out
             repeats += [] if repeat is None else [repeat]
             summary.runs += 1

@@ -354,14 +354,20 @@ def _write_frame(path: Path, frame: "pd.DataFrame") -> None:
 
 def write_record(target: Path, record: RunRecord) -> None:
     """Validate ``record`` and write it to the folder ``target``, whole or not at all."""
-    validate(record)
     with directory_written_aside(target) as partial:
-        for name in FRAMES:
-            _write_frame(partial / f"{name}.parquet", getattr(record, name))
-        if record.network is not None:
-            shutil.copyfile(record.network, partial / NETWORK)
-        sums = {name: sha256_of(partial / f"{name}.parquet") for name in FRAMES}
-        write_info(partial, record.info.model_copy(update={"frames_sha256": sums}))
+        fill_record(partial, record)
+
+
+def fill_record(folder: Path, record: RunRecord) -> None:
+    """Validate ``record`` and write its files into a folder, which is made if it is missing."""
+    validate(record)
+    folder.mkdir(exist_ok=True)
+    for name in FRAMES:
+        _write_frame(folder / f"{name}.parquet", getattr(record, name))
+    if record.network is not None:
+        shutil.copyfile(record.network, folder / NETWORK)
+    sums = {name: sha256_of(folder / f"{name}.parquet") for name in FRAMES}
+    write_info(folder, record.info.model_copy(update={"frames_sha256": sums}))
 
 
 def write_info(folder: Path, info: RunInfo) -> None:
