@@ -436,6 +436,7 @@ def test_prometheus_gauges_and_counters(tmp_path):
     assert row(tmp_path / "mj" / "net")["energy_j"] == pytest.approx(expected_j(), rel=0.01)
     for name, numbers in (
         ("pdu_power_kw", watts / 1e3),
+        ("pdu_power_mw", watts * 1e3),
         ("ipmi_kilowatts", watts / 1e3),
         ("pdu_power_watthours_total", counts / 3.6e3),
         ("pdu_power_meter_kwh", counts / 3.6e6),
