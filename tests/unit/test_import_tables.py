@@ -224,9 +224,13 @@ def test_a_clock_that_runs_backwards_and_nodes_of_one_name(tmp_path):
     assert row(tmp_path / "joined" / "net")["energy_j"] == pytest.approx(expected_j(), rel=0.01)
 
 
-def test_columns_of_watts_are_nodes_or_the_supplies_of_one(tmp_path):
+@pytest.mark.parametrize("joined", [False, True])
+def test_columns_of_watts_are_nodes_or_the_supplies_of_one(tmp_path, joined):
+    # Grafana and W&B join series by their times, with empty cells at the times of the others.
+    row_of = "{0},{1},\n{2},,{1}" if joined else "{0},{1},{1}"
     rows = [
-        f"{ZERO_S + t},{w / 2:.1f},{w / 2:.1f}" for t, w in zip(SECONDS, load(SECONDS), strict=True)
+        row_of.format(ZERO_S + t, round(w / 2, 1), ZERO_S + t + 0.2)
+        for t, w in zip(SECONDS, load(SECONDS), strict=True)
     ]
     log = table(tmp_path / "log.csv", rows, "t,left,right")
     mapped = ("--map", "time=t,watts=left,watts=right")
