@@ -301,6 +301,18 @@ def test_the_unit_in_the_name_of_a_column_counts(tmp_path, column, unit_w):
     assert row(tmp_path / "out" / "net")["energy_j"] == pytest.approx(20 * expected_j(), rel=0.01)
 
 
+@pytest.mark.parametrize(
+    ("column", "of_s", "since_s"),
+    [("elapsed_ms", 1e3, 0), ("timeNs", 1e9, 2e6), ("t [min]", 1 / 60, 0), ("ms", 1e3, ZERO_S)],
+)
+def test_the_unit_in_the_name_of_the_times_counts(tmp_path, column, of_s, since_s):
+    watts = load(SECONDS, 0, 300)
+    rows = [f"{(since_s + t) * of_s:.6f},{w:.1f}" for t, w in zip(SECONDS, watts, strict=True)]
+    log = table(tmp_path / "log.csv", rows, f"{column},w")
+    imported("csv", log, tmp_path / "out", "--map", f"time={column},watts=w")
+    assert row(tmp_path / "out" / "net")["energy_j"] == pytest.approx(expected_j(299), rel=0.01)
+
+
 def test_kw_without_a_unit_and_three_readings_are_no_measurement(tmp_path):
     watts = 20 * load(SECONDS) + SECONDS % 7
     rows = [f"{ZERO_S + t},{w / 1000:.4f}" for t, w in zip(SECONDS, watts, strict=True)]

@@ -339,7 +339,7 @@ class LogTable:
             texts = part[time]
             if self._options.decimal != ".":
                 texts = texts.str.replace(self._options.decimal, ".", regex=False)
-            times = clock.seconds(texts, f"{self.path}, column {time}")
+            times = clock.seconds(texts, f"{self.path}, column {time}", time)
             if form not in (None, times.form):
                 raise JoulecastError(
                     f"{self.path}, line {part.index[0]}, column {time}: times are of another form from "
