@@ -291,6 +291,7 @@ def test_watts_that_rise_in_a_saw_tooth_are_watts(tmp_path):
     [
         *((name, 1e3) for name in ("power_kW", "P kw", "Power [kW]", "kW", "power_kw_avg")),
         ("power_mw", 1e-3),
+        ("power_uw", 1e-6),
     ],
 )
 def test_the_unit_in_the_name_of_a_column_counts(tmp_path, column, unit_w):
@@ -311,6 +312,14 @@ def test_the_unit_in_the_name_of_the_times_counts(tmp_path, column, of_s, since_
     log = table(tmp_path / "log.csv", rows, f"{column},w")
     imported("csv", log, tmp_path / "out", "--map", f"time={column},watts=w")
     assert row(tmp_path / "out" / "net")["energy_j"] == pytest.approx(expected_j(299), rel=0.01)
+
+
+def test_a_counter_of_a_small_node_in_millijoules_is_one(tmp_path):
+    counts = np.cumsum(load(SECONDS)) / 15 * 1e3
+    rows = [f"{ZERO_S + t},{c:.0f}" for t, c in zip(SECONDS, counts, strict=True)]
+    log = table(tmp_path / "log.csv", rows, "t,energy_mj")
+    imported("csv", log, tmp_path / "out", "--map", "time=t,joules=energy_mj", *between())
+    assert row(tmp_path / "out" / "net")["energy_j"] == pytest.approx(expected_j() / 15, rel=0.01)
 
 
 def test_kw_without_a_unit_and_three_readings_are_no_measurement(tmp_path):

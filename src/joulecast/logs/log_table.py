@@ -47,10 +47,13 @@ _WORDS = {
     "kw": "kW",
     "wh": "Wh",
     "kwh": "kWh",
+    "kj": "kJ",
+    "uj": "uJ",
+    "uw": "uW",
 }
 _UNITS = "W, mW, uW, kW, J, mJ, uJ, kJ, Wh, kWh"
 _IN_BRACKETS = re.compile(r"[\[(]\s*([^\])]+?)\s*[\])]\s*$")
-_UNIT_WORD = re.compile(r"(?<![^_ .-])([mku]?(?:W|Wh|J)|mw|kw|wh|kwh)(?![^_ .-])")
+_UNIT_WORD = re.compile(r"(?<![^_ .-])([mku]?(?:W|Wh|J)|[mku]w|[mku]j|wh|kwh)(?![^_ .-])")
 """The unit in ``kW`` and in ``power_kw_avg``. In lower case, only the units that are not ambiguous are
 found."""
 _OWN_UNIT = r"\d\.?\s*([a-zA-Zµμ]{1,3})$"
@@ -63,8 +66,8 @@ def scale_of(unit: str, where: str) -> tuple[str, float]:
         JoulecastError: the text is no unit of power or energy. The message begins with ``where``.
     """
     plain = _WORDS.get(unit.strip().lower(), unit.strip())
-    # Loggers of NVML name a column `power_mw`. No node draws megawatts.
-    plain = "mW" if plain == "mw" else plain
+    # Loggers of NVML name columns `power_mw` and `energy_mj`. No node draws megawatts.
+    plain = {"mw": "mW", "mj": "mJ"}.get(plain, plain)
     for base, (what, factor) in _BASES.items():
         if plain.endswith(base) and plain.removesuffix(base) in _PREFIXES:
             return what, _PREFIXES[plain.removesuffix(base)] * factor
