@@ -162,6 +162,8 @@ def test_files_that_are_no_text_or_are_cut_short(tmp_path):
     ):
         (tmp_path / name).write_bytes(content)
         assert says in refused("csv", tmp_path / name, tmp_path / "out", *MAP)
+    (tmp_path / "bom.csv").write_bytes(b"\xef\xbb\xbf")
+    assert "is empty" in refused("nvidia-smi", tmp_path / "bom.csv", tmp_path / "out")
     (tmp_path / "killed.csv").write_bytes(whole + f"{ZERO_S + 300}".encode())
     imported("csv", tmp_path / "killed.csv", tmp_path / "out", *MAP)
     assert any("truncated line" in remark for remark in info(tmp_path / "out" / "net").remarks)

@@ -4,6 +4,7 @@ the line.
 This module also reads the units of the readings, and HDF5 files (if h5py is installed).
 """
 
+import codecs
 import csv
 import io
 import re
@@ -106,7 +107,7 @@ class LogTable:
     def _first_line(self) -> str:
         with self._open() as file:
             head = file.read(_HEAD_BYTES)
-        if not head.strip():
+        if not head.removeprefix(codecs.BOM_UTF8).strip():
             raise JoulecastError(f"{self.path}: is empty; expected: {self._what}")
         if head.startswith((b"\xff\xfe", b"\xfe\xff")) or b"\0" in head:
             raise JoulecastError(
