@@ -179,7 +179,8 @@ class Clock:
         except ValueError:
             raise JoulecastError(
                 f"{where}: its times have an hour in {self.zone} that is there twice or not at all (the "
-                f"clock is put back or on); give an offset instead, as --timezone +02:00"
+                "clock is put back or on); if all have one offset, give it, as --timezone +02:00; otherwise "
+                "write them in UTC"
             ) from None
         return Times(placed.as_unit("ns").asi8[np.cumsum(new) - 1] / 1e9, "placed")
 
