@@ -297,7 +297,9 @@ class LogTable:
         if len(units) > 1:
             line = own.index[int((own != own.iloc[0]).to_numpy().argmax())]
             raise self.at(
-                column, line, f"`{texts[line][:_SHOWN]}` is in another unit than those before it"
+                column,
+                line,
+                f"`{texts[line][:_SHOWN]}` is in another unit than those before it; write all in one unit",
             )
         in_name = _IN_BRACKETS.search(column) or _UNIT_WORD.search(column)
         of_column = next((unit for unit in units if unit), in_name and in_name[1])
