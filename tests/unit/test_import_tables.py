@@ -121,6 +121,7 @@ def test_the_form_of_a_table_changes_nothing(tmp_path, form):
         ("t,w,w\n1,2,3\n", (), "line 1: has the column w twice"),
         ("t;w\n1,5;200\n2,5;200\n", (), "say --decimal ,"),
         ("t;w\n1;200,5\n2;200,5\n", (), "say --decimal ,"),
+        ("t;w\n1;1,200\n2;1,201\n", (), "between thousands"),
         ("t,w\n1,200\n2,200,7\n", (), "line 3: has more cells than the 2 columns"),
         ("t,w\n1,200\n2,abc\n", (), "line 3, column w: `abc` is no number"),
         ("t,w\n1,200\nnoon,200\n", (), "column t, line 3: `noon`"),

@@ -274,6 +274,8 @@ class LogTable:
                 text = str(texts[line])[:_SHOWN]
                 comma = re.fullmatch(r"-?\d+,\d+(\s*\w+)?", text) and sign == "."
                 hint = "; if the comma is a decimal sign, say --decimal ," if comma else ""
+                if re.match(r"-?\d{1,3}(,\d{3})+\b", text):
+                    hint += "; if it stands between thousands, write the numbers without it"
                 raise self.at(column, line, f"`{text}` is no number{hint}")
         values = found.to_numpy(float)
         return np.where(np.isfinite(values), values, np.nan)
