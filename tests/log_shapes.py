@@ -343,6 +343,21 @@ def unet3d() -> Shape:
     return _file(script, "samples", 14 * _BLOCK, 56, 168, after=after)
 
 
+def unet3d_in_epochs() -> Shape:
+    """Blocks and evaluations that count epochs of 168 samples, many times the batch."""
+    script, done = Script(), 0
+    for epochs in (1000, *[20] * 5):
+        block = {"first_epoch_num": done + 1, "epoch_count": epochs}
+        script.log("block_start", **block)
+        script.spend("training", epochs * 0.3)
+        done += epochs
+        script.log("block_stop", **block)
+        script.log("eval_start", epoch_num=done)
+        script.spend("evaluating", 2.5)
+        script.log("eval_stop", epoch_num=done)
+    return _file(script, "samples", done * 168, 56, 168)
+
+
 def unet3d_on_several_nodes() -> Shape:
     """The same with evaluations on nodes of their own, during the next block; one ends the run."""
     script = Script()
@@ -383,7 +398,8 @@ SHAPES = {
             resnet,
             rnnt,
         ),
-        *(ssd, stable_diffusion, stable_diffusion_in_steps, unet3d, unet3d_on_several_nodes),
+        *(ssd, stable_diffusion, stable_diffusion_in_steps, unet3d, unet3d_in_epochs),
+        unet3d_on_several_nodes,
     )
 }
 """The shapes by name."""

@@ -121,6 +121,7 @@ def test_the_form_of_a_table_changes_nothing(tmp_path, form):
         ("t,w,w\n1,2,3\n", (), "line 1: has the column w twice"),
         ("t;w\n1,5;200\n2,5;200\n", (), "say --decimal ,"),
         ("t;w\n1;200,5\n2;200,5\n", (), "say --decimal ,"),
+        ("t;w\n1;1,200\n2;1,201\n", (), "between thousands"),
         ("t,w\n1,200\n2,200,7\n", (), "line 3: has more cells than the 2 columns"),
         ("t,w\n1,200\n2,abc\n", (), "line 3, column w: `abc` is no number"),
         ("t,w\n1,200\nnoon,200\n", (), "column t, line 3: `noon`"),
@@ -162,6 +163,8 @@ def test_files_that_are_no_text_or_are_cut_short(tmp_path):
     ):
         (tmp_path / name).write_bytes(content)
         assert says in refused("csv", tmp_path / name, tmp_path / "out", *MAP)
+    (tmp_path / "bom.csv").write_bytes(b"\xef\xbb\xbf")
+    assert "is empty" in refused("nvidia-smi", tmp_path / "bom.csv", tmp_path / "out")
     (tmp_path / "killed.csv").write_bytes(whole + f"{ZERO_S + 300}".encode())
     imported("csv", tmp_path / "killed.csv", tmp_path / "out", *MAP)
     assert any("truncated line" in remark for remark in info(tmp_path / "out" / "net").remarks)
@@ -224,9 +227,13 @@ def test_a_clock_that_runs_backwards_and_nodes_of_one_name(tmp_path):
     assert row(tmp_path / "joined" / "net")["energy_j"] == pytest.approx(expected_j(), rel=0.01)
 
 
-def test_columns_of_watts_are_nodes_or_the_supplies_of_one(tmp_path):
+@pytest.mark.parametrize("joined", [False, True])
+def test_columns_of_watts_are_nodes_or_the_supplies_of_one(tmp_path, joined):
+    # Grafana and W&B join series by their times, with empty cells at the times of the others.
+    row_of = "{0},{1},\n{2},,{1}" if joined else "{0},{1},{1}"
     rows = [
-        f"{ZERO_S + t},{w / 2:.1f},{w / 2:.1f}" for t, w in zip(SECONDS, load(SECONDS), strict=True)
+        row_of.format(ZERO_S + t, round(w / 2, 1), ZERO_S + t + 0.2)
+        for t, w in zip(SECONDS, load(SECONDS), strict=True)
     ]
     log = table(tmp_path / "log.csv", rows, "t,left,right")
     mapped = ("--map", "time=t,watts=left,watts=right")
@@ -287,6 +294,7 @@ def test_watts_that_rise_in_a_saw_tooth_are_watts(tmp_path):
     [
         *((name, 1e3) for name in ("power_kW", "P kw", "Power [kW]", "kW", "power_kw_avg")),
         ("power_mw", 1e-3),
+        ("power_uw", 1e-6),
     ],
 )
 def test_the_unit_in_the_name_of_a_column_counts(tmp_path, column, unit_w):
@@ -295,6 +303,26 @@ def test_the_unit_in_the_name_of_a_column_counts(tmp_path, column, unit_w):
     log = table(tmp_path / "log.csv", rows, f"t,{column}")
     imported("csv", log, tmp_path / "out", "--map", f"time=t,watts={column}", *between())
     assert row(tmp_path / "out" / "net")["energy_j"] == pytest.approx(20 * expected_j(), rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("column", "of_s", "since_s"),
+    [("elapsed_ms", 1e3, 0), ("timeNs", 1e9, 2e6), ("t [min]", 1 / 60, 0), ("ms", 1e3, ZERO_S)],
+)
+def test_the_unit_in_the_name_of_the_times_counts(tmp_path, column, of_s, since_s):
+    watts = load(SECONDS, 0, 300)
+    rows = [f"{(since_s + t) * of_s:.6f},{w:.1f}" for t, w in zip(SECONDS, watts, strict=True)]
+    log = table(tmp_path / "log.csv", rows, f"{column},w")
+    imported("csv", log, tmp_path / "out", "--map", f"time={column},watts=w")
+    assert row(tmp_path / "out" / "net")["energy_j"] == pytest.approx(expected_j(299), rel=0.01)
+
+
+def test_a_counter_of_a_small_node_in_millijoules_is_one(tmp_path):
+    counts = np.cumsum(load(SECONDS)) / 15 * 1e3
+    rows = [f"{ZERO_S + t},{c:.0f}" for t, c in zip(SECONDS, counts, strict=True)]
+    log = table(tmp_path / "log.csv", rows, "t,energy_mj")
+    imported("csv", log, tmp_path / "out", "--map", "time=t,joules=energy_mj", *between())
+    assert row(tmp_path / "out" / "net")["energy_j"] == pytest.approx(expected_j() / 15, rel=0.01)
 
 
 def test_kw_without_a_unit_and_three_readings_are_no_measurement(tmp_path):
@@ -360,6 +388,16 @@ def test_the_lag_of_a_clock_is_reported_and_the_user_says_the_shift(tmp_path):
     flat = [f"{ZERO_S + t},{w:.1f}" for t, w in zip(inside, load(inside, 0, 999), strict=True)]
     said = imported("csv", table(tmp_path / "flat.csv", flat), tmp_path / "flat", *MAP, *between())
     assert "clock lag not known: " in said
+
+
+def test_nodes_of_several_clocks_have_no_one_shift(tmp_path):
+    (tmp_path / "in").mkdir()
+    for node, late_s in (("n1", 0), ("n2", 40)):
+        watts = zip(SECONDS + late_s, load(SECONDS), strict=True)
+        table(tmp_path / f"in/{node}.csv", [f"{ZERO_S + t:.1f},{w:.1f}" for t, w in watts])
+    run("import", "csv", tmp_path / "in", tmp_path / "out", *MAP, *between(), *WHAT)
+    (why,) = info(tmp_path / "out" / "net").left_out
+    assert why.startswith("clock lag: n1") and "each node" in why and "say --shift" not in why
 
 
 def test_times_without_a_zone_are_placed_or_remarked(tmp_path):

@@ -113,6 +113,18 @@ def test_codecarbon_gpus_are_read_and_the_pue_is_taken_out(tmp_path):
     assert (found["energy_source"], found["energy_covers"]) == ("imported", "gpu")
 
 
+def test_codecarbon_writes_the_duration_of_the_last_task_beside_the_energy_of_all(tmp_path):
+    tasks = pd.read_csv(MADE / "codecarbon-3.3.2-tasks.csv")
+    beside = tmp_path / f"emissions_base_{tasks['run_id'].iloc[0]}.csv"
+    tasks.to_csv(beside, index=False)
+    whole = tasks.tail(1).drop(columns="task_name")
+    whole["energy_consumed"] = tasks["energy_consumed"].sum()
+    whole.to_csv(tmp_path / "emissions.csv", index=False)
+    log, out = tmp_path / "emissions.csv", tmp_path / "out"
+    assert f"import {beside}" in refused("codecarbon", log, out, "--timezone", "UTC")
+    imported("codecarbon", beside, out, "--timezone", "UTC")
+
+
 def test_runs_of_one_codecarbon_project_are_told_apart_by_their_ids(tmp_path):
     table = pd.read_csv(MADE / "codecarbon-3.3.2-runs.csv").assign(project_name="vit")
     log, runs, out = tmp_path / "emissions.csv", tmp_path / "runs.csv", tmp_path / "out"
@@ -436,6 +448,7 @@ def test_prometheus_gauges_and_counters(tmp_path):
     assert row(tmp_path / "mj" / "net")["energy_j"] == pytest.approx(expected_j(), rel=0.01)
     for name, numbers in (
         ("pdu_power_kw", watts / 1e3),
+        ("pdu_power_mw", watts * 1e3),
         ("ipmi_kilowatts", watts / 1e3),
         ("pdu_power_watthours_total", counts / 3.6e3),
         ("pdu_power_meter_kwh", counts / 3.6e6),

@@ -406,6 +406,10 @@ BAD = {
         dict(result=[*result_lines(nodes=2), line("init_start", 150)]),
         "began again",
     ),
+    "another batch in the middle": (
+        dict(result=[*result_lines(nodes=2), line("global_batch_size", 150, 16)]),
+        "several batches",
+    ),
     "empty log": (dict(result=[""]), "empty log"),
     "text only": (dict(result=["srun: error: node n1: Killed"]), "empty log"),
     "truncated result": (

@@ -350,6 +350,8 @@ def write_times(folder, **columns):
         ({"work": [5, 6], "work_unit": ["steps"] * 2, "global_batch": [None] * 2}, [], ""),
         ({"work": [6400, 12800]}, [6400, 12800], "samples"),
         ({"work": [12, 12], "global_batch": [8, 16]}, [12, 12], "epochs"),
+        # One submitter counts epochs, the other samples.
+        ({"work": [50, 49_000]}, [50_000, 49_000], "samples"),
     ],
 )
 def test_work_in_tables_of_times_has_the_unit_of_its_benchmark(tmp_path, columns, work, unit):

@@ -149,10 +149,10 @@ def with_meters(
             "of readings"
         )
     lag = lag_of(logs, LoggedActivity((record.info.outcome.start_s, record.info.outcome.stop_s)))
-    if lag.matters and lag.lag_s is not None:
+    if lag.matters:
         raise _LeftOut(
             f"clock lag: {lag.text}: the load of the log is not where the training is; if the log's clock is "
-            f"wrong, say --shift {options.shift_s - lag.lag_s:.1f}"
+            f"wrong, {lag.way_out(options.shift_s)}"
         )
     added = [_added(meter, record, lag) for meter in logs]
     taken = {(m.node, m.meter) for m in record.info.meters}

@@ -59,6 +59,7 @@ def read(file: Path, options: LogOptions) -> Log:
             raise table.at(name, line, "is missing or negative")
     factor = _KWH_J / _pue(values, energies)
     about = rows[texts].fillna("").to_dict("records")
+    _refuse_tasks(file, about)
     log = Log(form=times.form)
     for places in _runs(about, values["duration"]):
         facts = about[places[-1]]
@@ -88,6 +89,17 @@ def read(file: Path, options: LogOptions) -> Log:
             )
         )
     return log
+
+
+def _refuse_tasks(file: Path, about: list[dict[str, str]]) -> None:
+    """Refuse a row that has the energy of all tasks of a run, and the duration of the last one. CodeCarbon
+    writes the tasks into a file beside it, which has the id of the run in its name."""
+    ids = {facts.get("run_id") for facts in about if not facts.get("task_name")} - {None, ""}
+    beside = [other for other in file.parent.glob("*_*.csv") if other.stem.split("_")[-1] in ids]
+    if beside:
+        raise JoulecastError(
+            f"{file}: has a run of several tasks, with the duration of the last one; import {beside[0]}"
+        )
 
 
 def _runs(about: list[dict[str, str]], lasting: Floats) -> list[list[int]]:

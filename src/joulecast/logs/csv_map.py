@@ -75,8 +75,10 @@ def read(file: Path, options: LogOptions) -> Log:
         if what == "watts":
             _require_power(origin, values)
         node, covers = node or options.node_of(file), options.covers or "node"
-        meter = LoggedMeter(node, device, covers, origin, times.t_s)
-        log.meters.append(meter.reading(what, values))
+        # A table that joins several series (Grafana, W&B) has empty cells at the times of the others.
+        known = np.isfinite(values)
+        meter = LoggedMeter(node, device, covers, origin, times.t_s[known])
+        log.meters.append(meter.reading(what, values[known]))
         log.form = times.form
     if table.cut_short:
         log.remarks.append("truncated line: its last line was cut short")

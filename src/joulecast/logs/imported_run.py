@@ -155,11 +155,11 @@ def _report_lag(run: ImportedRun) -> None:
     if run.run_s is None or not run.meters:
         return
     lag = lag_of(run.meters, LoggedActivity(run.run_s, run.init_s, run.intervals))
-    if lag.matters and lag.lag_s is not None:
+    if lag.matters:
         run.findings.leave_out(
             "clock lag",
-            f"{lag.text}: the load is not where the run is; if the meters' clock is wrong, say --shift "
-            f"{run.source.get('shift_s', 0.0) - lag.lag_s:.1f}",
+            f"{lag.text}: the load is not where the run is; if the meters' clock is wrong, "
+            f"{lag.way_out(run.source.get('shift_s', 0.0))}",
         )
     elif run.is_of_tool and any(meter.trace for meter in run.meters):
         run.findings.remark(*lag.remark)

@@ -91,11 +91,18 @@ class LoggedActivity:
 @dataclass(frozen=True)
 class Lag:
     """What is known about the lags of a run's nodes: the largest lag in s (``None``: not known, with the
-    reason), and whether it is large enough to change the energy."""
+    reason), whether it is large enough to change the energy, and whether all nodes share a clock."""
 
     lag_s: float | None
     text: str
     matters: bool = False
+    of_one_clock: bool = True
+
+    def way_out(self, shift_s: float) -> str:
+        """What corrects the lag of readings that are shifted by ``shift_s`` already."""
+        if not self.of_one_clock:
+            return "correct the times of each node in its file, because --shift moves all of them"
+        return f"say --shift {shift_s - (self.lag_s or 0.0):.1f}"
 
     @property
     def remark(self) -> tuple[str, str]:
@@ -216,4 +223,4 @@ def lag_of(meters: Sequence[LoggedMeter], course: LoggedActivity) -> Lag:
     if np.ptp(values) > edge_s:
         text = listed([f"{node} {lag_s:.1f} s" for node, lag_s in behind_s.items()])
     worst_s = max(values, key=abs)
-    return Lag(worst_s, text, abs(worst_s) > small_s)
+    return Lag(worst_s, text, abs(worst_s) > small_s, bool(np.ptp(values) <= small_s))

@@ -4,6 +4,7 @@ the line.
 This module also reads the units of the readings, and HDF5 files (if h5py is installed).
 """
 
+import codecs
 import csv
 import io
 import re
@@ -47,10 +48,13 @@ _WORDS = {
     "kw": "kW",
     "wh": "Wh",
     "kwh": "kWh",
+    "kj": "kJ",
+    "uj": "uJ",
+    "uw": "uW",
 }
 _UNITS = "W, mW, uW, kW, J, mJ, uJ, kJ, Wh, kWh"
 _IN_BRACKETS = re.compile(r"[\[(]\s*([^\])]+?)\s*[\])]\s*$")
-_UNIT_WORD = re.compile(r"(?<![^_ .-])([mku]?(?:W|Wh|J)|mw|kw|wh|kwh)(?![^_ .-])")
+_UNIT_WORD = re.compile(r"(?<![^_ .-])([mku]?(?:W|Wh|J)|[mku]w|[mku]j|wh|kwh)(?![^_ .-])")
 """The unit in ``kW`` and in ``power_kw_avg``. In lower case, only the units that are not ambiguous are
 found."""
 _OWN_UNIT = r"\d\.?\s*([a-zA-Zµμ]{1,3})$"
@@ -63,8 +67,8 @@ def scale_of(unit: str, where: str) -> tuple[str, float]:
         JoulecastError: the text is no unit of power or energy. The message begins with ``where``.
     """
     plain = _WORDS.get(unit.strip().lower(), unit.strip())
-    # Loggers of NVML name a column `power_mw`. No node draws megawatts.
-    plain = "mW" if plain == "mw" else plain
+    # Loggers of NVML name columns `power_mw` and `energy_mj`. No node draws megawatts.
+    plain = {"mw": "mW", "mj": "mJ"}.get(plain, plain)
     for base, (what, factor) in _BASES.items():
         if plain.endswith(base) and plain.removesuffix(base) in _PREFIXES:
             return what, _PREFIXES[plain.removesuffix(base)] * factor
@@ -103,7 +107,7 @@ class LogTable:
     def _first_line(self) -> str:
         with self._open() as file:
             head = file.read(_HEAD_BYTES)
-        if not head.strip():
+        if not head.removeprefix(codecs.BOM_UTF8).strip():
             raise JoulecastError(f"{self.path}: is empty; expected: {self._what}")
         if head.startswith((b"\xff\xfe", b"\xfe\xff")) or b"\0" in head:
             raise JoulecastError(
@@ -270,6 +274,8 @@ class LogTable:
                 text = str(texts[line])[:_SHOWN]
                 comma = re.fullmatch(r"-?\d+,\d+(\s*\w+)?", text) and sign == "."
                 hint = "; if the comma is a decimal sign, say --decimal ," if comma else ""
+                if re.match(r"-?\d{1,3}(,\d{3})+\b", text):
+                    hint += "; if it stands between thousands, write the numbers without it"
                 raise self.at(column, line, f"`{text}` is no number{hint}")
         values = found.to_numpy(float)
         return np.where(np.isfinite(values), values, np.nan)
@@ -293,7 +299,9 @@ class LogTable:
         if len(units) > 1:
             line = own.index[int((own != own.iloc[0]).to_numpy().argmax())]
             raise self.at(
-                column, line, f"`{texts[line][:_SHOWN]}` is in another unit than those before it"
+                column,
+                line,
+                f"`{texts[line][:_SHOWN]}` is in another unit than those before it; write all in one unit",
             )
         in_name = _IN_BRACKETS.search(column) or _UNIT_WORD.search(column)
         of_column = next((unit for unit in units if unit), in_name and in_name[1])
@@ -339,7 +347,7 @@ class LogTable:
             texts = part[time]
             if self._options.decimal != ".":
                 texts = texts.str.replace(self._options.decimal, ".", regex=False)
-            times = clock.seconds(texts, f"{self.path}, column {time}")
+            times = clock.seconds(texts, f"{self.path}, column {time}", time)
             if form not in (None, times.form):
                 raise JoulecastError(
                     f"{self.path}, line {part.index[0]}, column {time}: times are of another form from "

@@ -22,7 +22,7 @@ TimeUnit = Literal["auto", "s", "ms", "us", "ns", "relative"]
 TimeForm = Literal["placed", "local", "relative"]
 TIME_UNITS: tuple[TimeUnit, ...] = ("auto", "s", "ms", "us", "ns", "relative")
 
-_PER_S = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}
+_PER_S = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9, "min": 1 / 60, "h": 1 / 3600}
 _SMALLEST: tuple[tuple[TimeUnit, float], ...] = (
     ("ns", 1e17),
     ("us", 1e14),
@@ -31,6 +31,12 @@ _SMALLEST: tuple[tuple[TimeUnit, float], ...] = (
 )
 """The smallest number that counts as a time since 1970 in each unit. (1e8 s after 1970 is in 1973.) Smaller
 numbers count from a start that is not known."""
+_NAMED = re.compile(
+    r"(?:(?<![a-zA-Z])|(?<=[a-z])(?=[A-Z]))"
+    r"(?:(?P<ms>[mM]s|[mM]sec|[mM]illis\w*)|(?P<us>[uUµμ]s|[uU]sec|[mM]icros\w*)"
+    r"|(?P<ns>[nN]s|[nN]sec|[nN]anos\w*)|(?P<min>[mM]in|[mM]inutes)|(?P<h>h|[hH]ours))(?![a-zA-Z0-9])"
+)
+"""The unit in the name of a column, as ``elapsed_ms``, ``timeMs`` or ``t [h]``."""
 _DAYS, _MOST_DAYS = (36526.0, 73050.0), 30.0
 """The days from 2000 to 2100, as spreadsheets count them since 1900; and the most days in a log."""
 _ZONED = r"(?:Z|[+-]\d{2}:?\d{2})$"
@@ -88,12 +94,13 @@ class Clock:
     unit: TimeUnit = "auto"
     form: str | None = None
 
-    def seconds(self, texts: pd.Series, where: str) -> Times:
+    def seconds(self, texts: pd.Series, where: str, column: str = "") -> Times:
         """Times of a column.
 
         Args:
             texts: one text a reading; the index counts the lines of the file.
             where: file and column, for errors.
+            column: name of the column, which may give the unit of numbers.
 
         Raises:
             JoulecastError: a text is no time. The error names its line.
@@ -101,7 +108,7 @@ class Clock:
         if self.form is None:
             numbers = pd.to_numeric(texts, errors="coerce")
             if numbers.notna().all():
-                return self._of_numbers(numbers.to_numpy(float), where)
+                return self._of_numbers(numbers.to_numpy(float), where, column)
             if self.unit != "auto" or numbers.notna().any():
                 way_out = (
                     "expected a number; leave out the line, or the option --time-unit"
@@ -111,10 +118,14 @@ class Clock:
                 raise _no_time(where, texts, numbers.isna().to_numpy(), way_out)
         return self._of_texts(texts, where)
 
-    def _of_numbers(self, numbers: Floats, where: str) -> Times:
+    def _of_numbers(self, numbers: Floats, where: str, column: str) -> Times:
         unit = self.unit
         if unit == "auto":
             largest = float(np.abs(numbers).max(initial=0.0))
+            if (named := _NAMED.search(column)) and named.lastgroup:
+                per_s = _PER_S[named.lastgroup]
+                is_placed = largest / per_s >= dict(_SMALLEST)["s"]
+                return Times(numbers / per_s, "placed" if is_placed else "relative")
             unit = next((u for u, least in _SMALLEST if largest >= least), "relative")
             first, last = float(numbers.min(initial=largest)), float(numbers.max(initial=0.0))
             if len(numbers) > 1 and _DAYS[0] <= first <= last < min(_DAYS[1], first + _MOST_DAYS):
@@ -168,7 +179,8 @@ class Clock:
         except ValueError:
             raise JoulecastError(
                 f"{where}: its times have an hour in {self.zone} that is there twice or not at all (the "
-                f"clock is put back or on); give an offset instead, as --timezone +02:00"
+                "clock is put back or on); if all have one offset, give it, as --timezone +02:00; otherwise "
+                "write them in UTC"
             ) from None
         return Times(placed.as_unit("ns").asi8[np.cumsum(new) - 1] / 1e9, "placed")
 

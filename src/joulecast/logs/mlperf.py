@@ -34,6 +34,7 @@ from joulecast.logs.log_table import scale_of
 from joulecast.logs.mllog import PowerLog, ResultLog, read_power, read_result, whole_number
 from joulecast.logs.mlperf_tables import are_tables, is_times_table, read_tables, read_times
 from joulecast.logs.run_phases import intervals_of
+from joulecast.quantities import listed
 from joulecast.runs.files.reading import json_of, read_bytes
 from joulecast.runs.meter_choice import Supply
 
@@ -259,6 +260,11 @@ def read_run(files: RunFiles) -> ImportedRun:
         versions={str(name): text for name, value in stack.items() if (text := _text(value))},
         findings=findings,
     )
+    sizes = [event.value for event in log.events if event.key == "global_batch_size"]
+    batches = {str(whole_number(size)) for size in sizes}
+    if len(batches) > 1:
+        text = f"global_batch_size is {listed(sorted(batches))}; a setting has one batch"
+        findings.leave_out("several batches", text)
     _set_course(run, log)
     _add_meters(run, files)
     return run

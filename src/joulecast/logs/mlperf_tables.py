@@ -216,8 +216,8 @@ def times_table(folder: Path) -> pd.DataFrame:
 
 
 def _in_samples(table: pd.DataFrame) -> tuple[pd.Series, pd.Series]:
-    """Work and its unit; NaN if the unit is not known. All runs of a benchmark in a round count in the same
-    way. So they show what a single run does not (is 1.0 an epoch, or a share of the data set?)."""
+    """Work and its unit; NaN if the unit is not known. Almost all runs of a benchmark in a round count in the
+    same way. So they show what a single run does not (is 1.0 an epoch, or a share of the data set?)."""
     work, batch, of_log = table["work"], table["global_batch"], table["work_unit"].fillna("epochs")
     benchmark = [table["version"], table["benchmark"], of_log]
     whole = (work % 1 == 0).groupby(benchmark).transform("all")
@@ -227,7 +227,12 @@ def _in_samples(table: pd.DataFrame) -> tuple[pd.Series, pd.Series]:
     in_epochs = of_log == "epochs"
     samples = work.where(of_log.isin(_SAMPLES) | (in_epochs & whole))
     samples = samples.where(~of_log.isin(_STEPS), work * batch)
-    samples = samples.where(whole | ~in_epochs, (work * table["train_samples"]).round())
+    in_data_sets = (work * table["train_samples"]).round()
+    samples = samples.where(whole | ~in_epochs, in_data_sets)
+    # Some submitters count epochs where the others count samples (U-Net in v3.1).
+    usual = samples.groupby(benchmark).transform("median")
+    data_sets = counts_samples & in_epochs & (work * np.sqrt(table["train_samples"]) < usual)
+    samples = samples.where(~data_sets, in_data_sets)
     epochs = in_epochs & whole & ~counts_samples
     return samples, pd.Series(np.where(epochs, "epochs", "samples"), index=table.index)
 

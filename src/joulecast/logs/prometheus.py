@@ -52,7 +52,7 @@ _UNITS = (
     (r"watt_?hour|_wh(?:_|$)", "Wh"),
     (r"kilowatt|_kw(?:_|$)", "kW"),
     (r"kilojoule", "kJ"),
-    (r"milliwatt", "mW"),
+    (r"milliwatt|_mw(?:_|$)", "mW"),
     (r"microwatt", "uW"),
     (r"millijoule", "mJ"),
     (r"microjoule", "uJ"),

@@ -12,7 +12,7 @@ from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from itertools import accumulate, islice
+from itertools import accumulate, islice, pairwise
 from statistics import median
 from typing import Literal
 
@@ -166,9 +166,13 @@ def _samples_so_far(
     if train_samples and _fractions(known):
         return [_times(e.index, train_samples) for e in evaluations]
     # No evaluation comes before the first batch, so what is below a batch cannot count samples.
-    if max(known) >= (batch_size or 1):
-        return [e.index for e in evaluations]
-    return None
+    if max(known) < (batch_size or 1):
+        return None
+    # Nor do two evaluations come within a batch: U-Net may count epochs of a small data set.
+    apart = [after - before for before, after in pairwise(sorted(set(known)))]
+    if apart and min(apart) < (batch_size or 1):
+        return [_times(e.index, train_samples) for e in evaluations] if train_samples else None
+    return [e.index for e in evaluations]
 
 
 def _fractions(counts: list[float]) -> bool:
