@@ -799,10 +799,30 @@ class Outer(nn.Module):
         return self.out(functional.softplus(self.decay[None, :, None] * steps[:, None, 0, :, None]))
 
 
+class Queries(nn.Module):
+    """Learnt queries that look at a sequence, as in DETR and Perceiver. Each sample has its own copy."""
+
+    def __init__(self, copies):
+        super().__init__()
+        self.queries, self.copies = nn.Parameter(torch.zeros(8, HIDDEN)), copies
+        self.first, self.out = nn.Linear(HIDDEN, HIDDEN), nn.Linear(HIDDEN, 8)
+
+    def forward(self, x):
+        queries = self.first(self.copies(self.queries, x.shape[0]))
+        return self.out(functional.scaled_dot_product_attention(queries, x, x))
+
+
 @pytest.mark.parametrize(
     "module",
-    [lambda: Windows(3), lambda: Windows(5), AllExperts, Pair, Grid, Patches, Turned, Outer],
-    ids=["3", "5", "experts", "pair", "grid", "patches", "turned", "outer"],
+    [
+        *(lambda: Windows(3), lambda: Windows(5), AllExperts, Pair, Grid, Patches, Turned, Outer),
+        lambda: Queries(lambda queries, batch: queries.expand(batch, -1, -1)),
+        lambda: Queries(lambda queries, batch: queries.repeat(batch, 1, 1)),
+    ],
+    ids=[
+        *("3", "5", "experts", "pair", "grid", "patches", "turned", "outer"),
+        *("queries", "repeated queries"),
+    ],
 )
 def test_products_follow_the_batch_whatever_axes_stand_beside_it(module) -> None:
     from torch.utils.flop_counter import FlopCounterMode

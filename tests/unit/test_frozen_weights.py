@@ -34,10 +34,12 @@ def network(kind: str) -> nn.Sequential:
     module = nn.Sequential(*layers, nn.Linear(WIDTH, 10))
     if kind in ("head", "last two"):
         module[: 3 if kind == "head" else 2].requires_grad_(False)
+    for layer in module if kind == "biases" else ():
+        layer.weight.requires_grad_(False)
     return module
 
 
-KINDS = ("all", "adapters", "head", "last two")
+KINDS = ("all", "adapters", "head", "last two", "biases")
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -19,6 +19,7 @@ from joulecast.graphs.capture_builder import (
     OPAQUE,
     OTHER,
     REDUCE,
+    TRACED_BATCH,
     Call,
     Groups,
     any_operator,
@@ -320,6 +321,11 @@ def _slice(call: Call) -> Result:
     return views.narrow(x, axis, start, call.shape[axis], call["step"] or 1)
 
 
+def _expanded(call: Call) -> Result:
+    """What is repeated for each sample, such as learnt queries, follows the batch."""
+    return views.expand(call["self"], call.shape, TRACED_BATCH)
+
+
 def _moved(call: Call) -> Result:
     return replace(converted(call), wide=call["self"].wide)
 
@@ -449,8 +455,9 @@ OPERATORS: dict[str, Callable[[Call], Result]] = {
     "mT.default": lambda call: views.transpose(call["self"], -2, -1),
     "t.default": lambda call: views.transpose(call["self"], 0, 1),
     "select.int": lambda call: views.select(call["self"], call["dim"]),
-    "expand.default": lambda call: views.expand(call["self"], call.shape),
-    "expand_as.default": lambda call: views.expand(call["self"], call.shape),
+    "expand.default": _expanded,
+    "expand_as.default": _expanded,
+    "broadcast_to.default": _expanded,
     "slice.Tensor": _slice,
     "split.Tensor": _split,
     "split_with_sizes.default": _split,
