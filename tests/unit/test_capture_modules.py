@@ -218,6 +218,17 @@ def test_sums_over_named_axes_have_their_sizes(equation, operands, size) -> None
     assert shapes(capture(Sum(), given, "sum")) == [size]
 
 
+def test_a_product_of_a_tensor_with_itself_has_two_factors(tmp_path) -> None:
+    class Norm(nn.Linear):
+        def forward(self, x):
+            x = super().forward(x)
+            return torch.einsum("bd,bd->b", x, x)[:, None]
+
+    file = tmp_path / "norm.json"
+    capture(Norm(8, 8), [torch.zeros(2, 8)], "norm").write(file)
+    assert joulecast.simulate_step(str(file), "h100-sxm", "dp=1", batch=8)["step_s"] > 0
+
+
 class GroupedLlama(nn.Module):
     """As Hugging Face's code: RMSNorm at fp32 and back, grouped queries in one kernel."""
 

@@ -164,7 +164,10 @@ class Builder:
         written = [dim for group in writes for dim in group]
         dims = {dim.name: dim for dim in (*written, *inner)}
         name = self._unused(call.module, kind, call.leaf)
-        accesses = dict.fromkeys(self.access(view, bound, dims) for view, bound in reads)
+        accesses = [self.access(view, bound, dims) for view, bound in reads]
+        if kind != "matmul":
+            # Both factors of a product count, also if they are one tensor.
+            accesses = list(dict.fromkeys(accesses))
         self.add_tensor(
             name,
             shape or [dim.size for dim in written],
