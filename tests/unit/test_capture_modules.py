@@ -288,6 +288,40 @@ def test_a_module_and_its_numbers_give_the_same_step(kind, precision, tmp_path) 
     assert one["peak_memory_bytes"] == pytest.approx(other["peak_memory_bytes"], rel=0.02)
 
 
+@pytest.mark.parametrize("strategy", ["tp=2", "tp=2,sp", "cp=2"])
+def test_a_module_and_its_numbers_send_the_same(strategy, tmp_path) -> None:
+    ids = torch.zeros(1, 128, dtype=torch.int64, device="meta")
+    capture(on_meta(GroupedLlama), [ids], "net").write(tmp_path / "net.json")
+    numbers = "layers=4,hidden=256,heads=8,kv_heads=2,ffn=512,sequence=128,vocabulary=1000"
+    one, other = (
+        joulecast.simulate_step(network, "h100-sxm", strategy, batch=256, precision="amp")
+        for network in (str(tmp_path / "net.json"), f"llama:{numbers}")
+    )
+    assert one["communication_s"] == pytest.approx(other["communication_s"], rel=0.01)
+
+
+class Positions(nn.Module):
+    """Learnt positions that are looked up for one sample, as in GPT-2's code."""
+
+    def __init__(self):
+        super().__init__()
+        self.table, self.out = nn.Embedding(LENGTH, HIDDEN), nn.Linear(HIDDEN, WORDS)
+
+    def forward(self, x):
+        x = (x + self.table(torch.arange(LENGTH, device=x.device)[None]))[:, None]
+        return self.out(functional.scaled_dot_product_attention(x, x, x)[:, 0])
+
+
+def test_positions_of_one_sample_can_be_divided(tmp_path) -> None:
+    x = torch.zeros(1, LENGTH, HIDDEN, device="meta")
+    capture(on_meta(Positions), [x], "net").write(tmp_path / "net.json")
+    one, two = (
+        joulecast.simulate_step(str(tmp_path / "net.json"), "h100-sxm", strategy, batch=65536)
+        for strategy in ("cp=1", "cp=2")
+    )
+    assert two["computing_s"] < 0.6 * one["computing_s"]
+
+
 class Sound(nn.Module):
     """As Whisper's and wav2vec2's first layers: convolutions along time."""
 

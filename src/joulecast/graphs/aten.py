@@ -169,6 +169,19 @@ def group_wise(kind: str, **attributes: bool) -> Callable[[Call], Result]:
     return lambda call: any_operator(call, kind, **attributes)[0]
 
 
+def summed(call: Call) -> Result:
+    """A sum or a mean. If it is over the last axis, as in a norm, the other dims are those of an element-wise
+    op."""
+    x = call["self"]
+    *leading, last = map_groups(x.axes)
+    if call["dim"] not in ([-1], [len(leading)]) or any(dim.kind is BATCH for dim in last):
+        return any_operator(call, "other", sums=True)[0]
+    bound = bindings(x, [*leading, last])
+    inner = tuple(replace(dim, kind=OPAQUE) for dim in last)
+    written = [*leading, []] if call["keepdim"] else leading
+    return call.emit("other", [(x, bound)], written, inner, sums=True)
+
+
 def elementwise(kind: str, **fixed: str) -> Callable[[Call], Result]:
     """An element-wise op on one or two tensors. :func:`.map_groups` gives its dims.
 
@@ -407,8 +420,8 @@ OPERATORS: dict[str, Callable[[Call], Result]] = {
         f"upsample_{name}.vec": group_wise("copy")
         for name in ("nearest1d", "nearest2d", "nearest3d", "linear1d", "bilinear2d", "trilinear3d")
     },
-    "mean.dim": group_wise("other", sums=True),
-    "sum.dim_IntList": group_wise("other", sums=True),
+    "mean.dim": summed,
+    "sum.dim_IntList": summed,
     "mean.default": group_wise("other", sums=True),
     "sum.default": group_wise("other", sums=True),
     "linalg_vector_norm.default": group_wise("other", sums=True),
