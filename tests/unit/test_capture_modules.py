@@ -963,6 +963,9 @@ class ByValue(nn.Module):
 
 def by_value():
     return ByValue(), [torch.zeros(1, 4)]
+
+def graph_of_nodes():
+    return nn.Linear(16, 4), [torch.zeros(1000, 16), torch.zeros(2, 40000)]
 """
 
 
@@ -990,6 +993,7 @@ def test_the_command_captures_a_function(tmp_path, monkeypatch) -> None:
         ("own_network:wrong", "must give (module, example inputs)"),
         ("own_network:failing", "own_network.py, line 12: KeyError: 'hidden'"),
         ("own_network:by_value", "cannot follow its forward: "),
+        ("own_network:graph_of_nodes", "the batch, but these have 1000 and 2"),
         ("own_network:none", "has no function none"),
         ("no_such_network:build", "No module named"),
         ("own_network", "give it as MODULE:FUNCTION"),
