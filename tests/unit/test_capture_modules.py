@@ -937,6 +937,32 @@ def test_recurrent_layers_have_their_products_a_step_after_the_other(kind, both,
     assert times[1] > 1.5 * times[0]
 
 
+class Cells(nn.Module):
+    """A decoder that calls a recurrent cell for each step itself."""
+
+    def __init__(self, kind):
+        super().__init__()
+        self.cell, self.out = getattr(nn, kind)(HIDDEN, 24), nn.Linear(24, 8)
+
+    def forward(self, x):
+        state = None
+        for step in x.unbind(1):
+            state = self.cell(step, state)
+        return self.out(state[0] if isinstance(state, tuple) else state)
+
+
+@pytest.mark.parametrize("kind", ["LSTMCell", "GRUCell", "RNNCell"])
+@pytest.mark.filterwarnings("error:.*only the memory traffic")
+def test_recurrent_cells_have_their_products(kind) -> None:
+    from torch.utils.flop_counter import FlopCounterMode
+
+    network, x = on_meta(lambda: Cells(kind)), torch.zeros(3, 5, HIDDEN, device="meta")
+    graph = capture(network, [x], "network")
+    with FlopCounterMode(display=False) as counter:
+        network(x)
+    assert products(graph.with_batch(3)) == counter.get_total_flops()
+
+
 def test_no_operator_ends_a_capture() -> None:
     with pytest.warns(UserWarning, match=r"odd: only the memory traffic.*sort.default \(1\)"):
         graph = capture(Odd(), [torch.zeros(1, 3, 8)], "odd")

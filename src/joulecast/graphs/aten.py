@@ -41,6 +41,7 @@ from joulecast.graphs.products import (
     matmul,
     pool,
     recurrent,
+    recurrent_cell,
 )
 from joulecast.graphs.views import View, units
 
@@ -366,6 +367,7 @@ OPERATORS: dict[str, Callable[[Call], Result]] = {
     "baddbmm.default": baddbmm,
     "einsum.default": einsum,
     **{f"{name}.input": recurrent for name in ("lstm", "gru", "rnn_tanh", "rnn_relu")},
+    **{f"{name}_cell.default": recurrent_cell for name in ("lstm", "gru", "rnn_tanh", "rnn_relu")},
     "scaled_dot_product_attention.default": attention,
     "flash_attn._flash_attn_forward.default": _flash_attention,
     "batch_norm.default": batch_norm,

@@ -305,3 +305,18 @@ def recurrent(call: Call) -> list[View]:
             x = call.emit("concat", reads, written)
     last = [expand(select(states[0], time), shape) for shape in call.shapes[1:]]
     return [x, *last]
+
+
+def recurrent_cell(call: Call) -> list[View]:
+    """One time step of a recurrent layer, as LSTMCell has it: the products of inputs and of hidden states,
+    and an op for each state that the cell writes."""
+    x, held = call["input"], call["hx"]
+    hidden, *others = held if isinstance(held, list) else [held]
+    of_inputs = linear_layer(call, x, call["w_ih"], call["b_ih"])
+    of_states = linear_layer(call, hidden, call["w_hh"], call["b_hh"])
+    leading = rows(x.axes[:-1])
+    written = [*leading, [Dim("hidden", call.shape[-1], OPAQUE)]]
+    reads = [
+        (v, bindings(View(v.tensor, v.axes[:-1]), leading)) for v in (of_inputs, *others, of_states)
+    ]
+    return [call.emit("other", reads, written, steps=1) for _ in call.shapes]
