@@ -206,6 +206,8 @@ def test_products_of_attention_have_their_sizes(module) -> None:
         ("bij,jk->bik", ((1, 3, 5), (5, 7)), (1, 3, 7, 5)),
         ("bhid,bhjd->bhij", ((1, 2, 3, 5), (1, 2, 4, 5)), (2, 3, 4, 5)),
         ("bihd,bjhd->bhij", ((1, 3, 2, 5), (1, 4, 2, 5)), (2, 3, 4, 5)),
+        ("...id,...jd->...ij", ((1, 2, 3, 5), (1, 2, 4, 5)), (2, 3, 4, 5)),
+        ("... d, d f -> ... f", ((1, 3, 5), (5, 7)), (1, 3, 7, 5)),
     ],
 )
 def test_sums_over_named_axes_have_their_sizes(equation, operands, size) -> None:
