@@ -461,6 +461,26 @@ def test_experts_are_products_and_can_be_divided() -> None:
     assert sent["all_to_all"] == 4
 
 
+class Mixture(Experts):
+    """Attention, and then experts."""
+
+    def forward(self, x):
+        x = x[:, None]
+        return super().forward(functional.scaled_dot_product_attention(x, x, x)[:, 0])
+
+
+@pytest.mark.skipif(not hasattr(functional, "grouped_mm"), reason="torch has no grouped_mm yet")
+@pytest.mark.filterwarnings("ignore:mixture")
+def test_devices_that_share_a_sample_have_all_experts(tmp_path) -> None:
+    file = tmp_path / "mixture.json"
+    capture(on_meta(Mixture), [torch.zeros(1, 8, 16, device="meta")], "mixture").write(file)
+    one, two = (
+        joulecast.simulate_step(str(file), "h100-sxm", strategy, batch=4)["memory"][0]
+        for strategy in ("dp=2", "cp=2")
+    )
+    assert one["weights_bytes"] == two["weights_bytes"]
+
+
 class Asks(nn.Module):
     """As Hugging Face's code: another kernel where it is exported than where it is trained."""
 

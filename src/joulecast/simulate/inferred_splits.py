@@ -226,12 +226,14 @@ def split_context(graph: OpGraph, placements: Placements, axis: str, size: int) 
 
     def choose(op: Op, placement: dict[str, str], shards: dict[str, int]) -> str | None:
         of_attention = op.kind == "attention"
-        # Behind the products, the positions of each head may be another axis than in front of them.
-        name = "query" if of_attention else _sharded_dim(op, shards, graph, DimKind.OTHER)
+        name: str | None = "query" if of_attention else "sequence"
+        if not of_attention and _experts_of(graph, op) is None:
+            # Behind the products, the positions of each head may be another axis than in front of them.
+            name = _sharded_dim(op, shards, graph, DimKind.OTHER) or name
         for dim in op.dims:
             if dim.size == 1 or not (of_attention or dim.kind is DimKind.OTHER):
                 continue
-            if dim.name == (name or "sequence"):
+            if dim.name == name:
                 if dim.size % size:
                     raise JoulecastError(
                         f"strategy: cp={size} does not divide the {dim.size} positions of op `{op.name}`"
