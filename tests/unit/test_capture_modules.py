@@ -206,6 +206,8 @@ def test_products_of_attention_have_their_sizes(module) -> None:
         ("bij,jk->bik", ((1, 3, 5), (5, 7)), (1, 3, 7, 5)),
         ("bhid,bhjd->bhij", ((1, 2, 3, 5), (1, 2, 4, 5)), (2, 3, 4, 5)),
         ("bihd,bjhd->bhij", ((1, 3, 2, 5), (1, 4, 2, 5)), (2, 3, 4, 5)),
+        ("...id,...jd->...ij", ((1, 2, 3, 5), (1, 2, 4, 5)), (2, 3, 4, 5)),
+        ("... d, d f -> ... f", ((1, 3, 5), (5, 7)), (1, 3, 7, 5)),
     ],
 )
 def test_sums_over_named_axes_have_their_sizes(equation, operands, size) -> None:
@@ -216,6 +218,17 @@ def test_sums_over_named_axes_have_their_sizes(equation, operands, size) -> None
 
     given = [torch.zeros(shape if len(shape) > 2 else (1, *shape)) for shape in operands]
     assert shapes(capture(Sum(), given, "sum")) == [size]
+
+
+def test_a_product_of_a_tensor_with_itself_has_two_factors(tmp_path) -> None:
+    class Norm(nn.Linear):
+        def forward(self, x):
+            x = super().forward(x)
+            return torch.einsum("bd,bd->b", x, x)[:, None]
+
+    file = tmp_path / "norm.json"
+    capture(Norm(8, 8), [torch.zeros(2, 8)], "norm").write(file)
+    assert joulecast.simulate_step(str(file), "h100-sxm", "dp=1", batch=8)["step_s"] > 0
 
 
 class GroupedLlama(nn.Module):
@@ -275,6 +288,40 @@ def test_a_module_and_its_numbers_give_the_same_step(kind, precision, tmp_path) 
     )
     assert one["step_s"] == pytest.approx(other["step_s"], rel=0.08)
     assert one["peak_memory_bytes"] == pytest.approx(other["peak_memory_bytes"], rel=0.02)
+
+
+@pytest.mark.parametrize("strategy", ["tp=2", "tp=2,sp", "cp=2"])
+def test_a_module_and_its_numbers_send_the_same(strategy, tmp_path) -> None:
+    ids = torch.zeros(1, 128, dtype=torch.int64, device="meta")
+    capture(on_meta(GroupedLlama), [ids], "net").write(tmp_path / "net.json")
+    numbers = "layers=4,hidden=256,heads=8,kv_heads=2,ffn=512,sequence=128,vocabulary=1000"
+    one, other = (
+        joulecast.simulate_step(network, "h100-sxm", strategy, batch=256, precision="amp")
+        for network in (str(tmp_path / "net.json"), f"llama:{numbers}")
+    )
+    assert one["communication_s"] == pytest.approx(other["communication_s"], rel=0.01)
+
+
+class Positions(nn.Module):
+    """Learnt positions that are looked up for one sample, as in GPT-2's code."""
+
+    def __init__(self):
+        super().__init__()
+        self.table, self.out = nn.Embedding(LENGTH, HIDDEN), nn.Linear(HIDDEN, WORDS)
+
+    def forward(self, x):
+        x = (x + self.table(torch.arange(LENGTH, device=x.device)[None]))[:, None]
+        return self.out(functional.scaled_dot_product_attention(x, x, x)[:, 0])
+
+
+def test_positions_of_one_sample_can_be_divided(tmp_path) -> None:
+    x = torch.zeros(1, LENGTH, HIDDEN, device="meta")
+    capture(on_meta(Positions), [x], "net").write(tmp_path / "net.json")
+    one, two = (
+        joulecast.simulate_step(str(tmp_path / "net.json"), "h100-sxm", strategy, batch=65536)
+        for strategy in ("cp=1", "cp=2")
+    )
+    assert two["computing_s"] < 0.6 * one["computing_s"]
 
 
 class Sound(nn.Module):
@@ -412,6 +459,26 @@ def test_experts_are_products_and_can_be_divided() -> None:
     sent = Counter(h.label.split()[0] for h in step.activities if 0 in h.devices)
     # To the experts and back, forward and backward; what stands between their products stays there.
     assert sent["all_to_all"] == 4
+
+
+class Mixture(Experts):
+    """Attention, and then experts."""
+
+    def forward(self, x):
+        x = x[:, None]
+        return super().forward(functional.scaled_dot_product_attention(x, x, x)[:, 0])
+
+
+@pytest.mark.skipif(not hasattr(functional, "grouped_mm"), reason="torch has no grouped_mm yet")
+@pytest.mark.filterwarnings("ignore:mixture")
+def test_devices_that_share_a_sample_have_all_experts(tmp_path) -> None:
+    file = tmp_path / "mixture.json"
+    capture(on_meta(Mixture), [torch.zeros(1, 8, 16, device="meta")], "mixture").write(file)
+    one, two = (
+        joulecast.simulate_step(str(file), "h100-sxm", strategy, batch=4)["memory"][0]
+        for strategy in ("dp=2", "cp=2")
+    )
+    assert one["weights_bytes"] == two["weights_bytes"]
 
 
 class Asks(nn.Module):
@@ -799,10 +866,30 @@ class Outer(nn.Module):
         return self.out(functional.softplus(self.decay[None, :, None] * steps[:, None, 0, :, None]))
 
 
+class Queries(nn.Module):
+    """Learnt queries that look at a sequence, as in DETR and Perceiver. Each sample has its own copy."""
+
+    def __init__(self, copies):
+        super().__init__()
+        self.queries, self.copies = nn.Parameter(torch.zeros(8, HIDDEN)), copies
+        self.first, self.out = nn.Linear(HIDDEN, HIDDEN), nn.Linear(HIDDEN, 8)
+
+    def forward(self, x):
+        queries = self.first(self.copies(self.queries, x.shape[0]))
+        return self.out(functional.scaled_dot_product_attention(queries, x, x))
+
+
 @pytest.mark.parametrize(
     "module",
-    [lambda: Windows(3), lambda: Windows(5), AllExperts, Pair, Grid, Patches, Turned, Outer],
-    ids=["3", "5", "experts", "pair", "grid", "patches", "turned", "outer"],
+    [
+        *(lambda: Windows(3), lambda: Windows(5), AllExperts, Pair, Grid, Patches, Turned, Outer),
+        lambda: Queries(lambda queries, batch: queries.expand(batch, -1, -1)),
+        lambda: Queries(lambda queries, batch: queries.repeat(batch, 1, 1)),
+    ],
+    ids=[
+        *("3", "5", "experts", "pair", "grid", "patches", "turned", "outer"),
+        *("queries", "repeated queries"),
+    ],
 )
 def test_products_follow_the_batch_whatever_axes_stand_beside_it(module) -> None:
     from torch.utils.flop_counter import FlopCounterMode
@@ -872,6 +959,32 @@ def test_recurrent_layers_have_their_products_a_step_after_the_other(kind, both,
     assert times[1] > 1.5 * times[0]
 
 
+class Cells(nn.Module):
+    """A decoder that calls a recurrent cell for each step itself."""
+
+    def __init__(self, kind):
+        super().__init__()
+        self.cell, self.out = getattr(nn, kind)(HIDDEN, 24), nn.Linear(24, 8)
+
+    def forward(self, x):
+        state = None
+        for step in x.unbind(1):
+            state = self.cell(step, state)
+        return self.out(state[0] if isinstance(state, tuple) else state)
+
+
+@pytest.mark.parametrize("kind", ["LSTMCell", "GRUCell", "RNNCell"])
+@pytest.mark.filterwarnings("error:.*only the memory traffic")
+def test_recurrent_cells_have_their_products(kind) -> None:
+    from torch.utils.flop_counter import FlopCounterMode
+
+    network, x = on_meta(lambda: Cells(kind)), torch.zeros(3, 5, HIDDEN, device="meta")
+    graph = capture(network, [x], "network")
+    with FlopCounterMode(display=False) as counter:
+        network(x)
+    assert products(graph.with_batch(3)) == counter.get_total_flops()
+
+
 def test_no_operator_ends_a_capture() -> None:
     with pytest.warns(UserWarning, match=r"odd: only the memory traffic.*sort.default \(1\)"):
         graph = capture(Odd(), [torch.zeros(1, 3, 8)], "odd")
@@ -898,6 +1011,9 @@ class ByValue(nn.Module):
 
 def by_value():
     return ByValue(), [torch.zeros(1, 4)]
+
+def graph_of_nodes():
+    return nn.Linear(16, 4), [torch.zeros(1000, 16), torch.zeros(2, 40000)]
 """
 
 
@@ -925,6 +1041,7 @@ def test_the_command_captures_a_function(tmp_path, monkeypatch) -> None:
         ("own_network:wrong", "must give (module, example inputs)"),
         ("own_network:failing", "own_network.py, line 12: KeyError: 'hidden'"),
         ("own_network:by_value", "cannot follow its forward: "),
+        ("own_network:graph_of_nodes", "the batch, but these have 1000 and 2"),
         ("own_network:none", "has no function none"),
         ("no_such_network:build", "No module named"),
         ("own_network", "give it as MODULE:FUNCTION"),

@@ -34,10 +34,12 @@ def network(kind: str) -> nn.Sequential:
     module = nn.Sequential(*layers, nn.Linear(WIDTH, 10))
     if kind in ("head", "last two"):
         module[: 3 if kind == "head" else 2].requires_grad_(False)
+    for layer in module if kind == "biases" else ():
+        layer.weight.requires_grad_(False)
     return module
 
 
-KINDS = ("all", "adapters", "head", "last two")
+KINDS = ("all", "adapters", "head", "last two", "biases")
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -87,6 +89,27 @@ def test_code_under_no_grad_is_captured_and_has_no_backward() -> None:
     assert roles == {"shared": "parameter", "student": "parameter", "teacher": "frozen"}
     backward = {op.module: graph.has_backward(op) for op in graph.ops if op.kind == "linear"}
     assert backward == {"shared": True, "teacher": False, "student": True}
+
+
+class OwnTeacher(nn.Module):
+    """A head that learns from what it says itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shared, self.head = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        hidden = torch.relu(self.shared(rows))
+        with torch.no_grad():
+            share = self.head(hidden)
+        return self.head(hidden) * share
+
+
+def test_a_pipeline_sends_no_gradients_back_from_code_under_no_grad(tmp_path: Path) -> None:
+    file = tmp_path / "teacher.json"
+    capture(OwnTeacher(), [torch.randn(2, WIDTH)], "teacher").write(file)
+    step = joulecast.simulate_step(str(file), "h100-sxm", "pp=2,micro=2", batch=4)
+    assert step["exposed_communication_s"] > 0
 
 
 @pytest.mark.parametrize("strategy", ["dp=1", "dp=4", "dp=4,zero=3", "dp=2,pp=2,micro=2"])

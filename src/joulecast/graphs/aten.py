@@ -19,6 +19,7 @@ from joulecast.graphs.capture_builder import (
     OPAQUE,
     OTHER,
     REDUCE,
+    TRACED_BATCH,
     Call,
     Groups,
     any_operator,
@@ -40,6 +41,7 @@ from joulecast.graphs.products import (
     matmul,
     pool,
     recurrent,
+    recurrent_cell,
 )
 from joulecast.graphs.views import View, units
 
@@ -166,6 +168,19 @@ def group_wise(kind: str, **attributes: bool) -> Callable[[Call], Result]:
     Operators that only move numbers are copies. Their backward does not need these numbers.
     """
     return lambda call: any_operator(call, kind, **attributes)[0]
+
+
+def summed(call: Call) -> Result:
+    """A sum or a mean. If it is over the last axis, as in a norm, the other dims are those of an element-wise
+    op."""
+    x = call["self"]
+    *leading, last = map_groups(x.axes)
+    if call["dim"] not in ([-1], [len(leading)]) or any(dim.kind is BATCH for dim in last):
+        return any_operator(call, "other", sums=True)[0]
+    bound = bindings(x, [*leading, last])
+    inner = tuple(replace(dim, kind=OPAQUE) for dim in last)
+    written = [*leading, []] if call["keepdim"] else leading
+    return call.emit("other", [(x, bound)], written, inner, sums=True)
 
 
 def elementwise(kind: str, **fixed: str) -> Callable[[Call], Result]:
@@ -320,6 +335,11 @@ def _slice(call: Call) -> Result:
     return views.narrow(x, axis, start, call.shape[axis], call["step"] or 1)
 
 
+def _expanded(call: Call) -> Result:
+    """What is repeated for each sample, such as learnt queries, follows the batch."""
+    return views.expand(call["self"], call.shape, TRACED_BATCH)
+
+
 def _moved(call: Call) -> Result:
     return replace(converted(call), wide=call["self"].wide)
 
@@ -347,6 +367,7 @@ OPERATORS: dict[str, Callable[[Call], Result]] = {
     "baddbmm.default": baddbmm,
     "einsum.default": einsum,
     **{f"{name}.input": recurrent for name in ("lstm", "gru", "rnn_tanh", "rnn_relu")},
+    **{f"{name}_cell.default": recurrent_cell for name in ("lstm", "gru", "rnn_tanh", "rnn_relu")},
     "scaled_dot_product_attention.default": attention,
     "flash_attn._flash_attn_forward.default": _flash_attention,
     "batch_norm.default": batch_norm,
@@ -401,8 +422,8 @@ OPERATORS: dict[str, Callable[[Call], Result]] = {
         f"upsample_{name}.vec": group_wise("copy")
         for name in ("nearest1d", "nearest2d", "nearest3d", "linear1d", "bilinear2d", "trilinear3d")
     },
-    "mean.dim": group_wise("other", sums=True),
-    "sum.dim_IntList": group_wise("other", sums=True),
+    "mean.dim": summed,
+    "sum.dim_IntList": summed,
     "mean.default": group_wise("other", sums=True),
     "sum.default": group_wise("other", sums=True),
     "linalg_vector_norm.default": group_wise("other", sums=True),
@@ -449,8 +470,9 @@ OPERATORS: dict[str, Callable[[Call], Result]] = {
     "mT.default": lambda call: views.transpose(call["self"], -2, -1),
     "t.default": lambda call: views.transpose(call["self"], 0, 1),
     "select.int": lambda call: views.select(call["self"], call["dim"]),
-    "expand.default": lambda call: views.expand(call["self"], call.shape),
-    "expand_as.default": lambda call: views.expand(call["self"], call.shape),
+    "expand.default": _expanded,
+    "expand_as.default": _expanded,
+    "broadcast_to.default": _expanded,
     "slice.Tensor": _slice,
     "split.Tensor": _split,
     "split_with_sizes.default": _split,

@@ -164,7 +164,10 @@ class Builder:
         written = [dim for group in writes for dim in group]
         dims = {dim.name: dim for dim in (*written, *inner)}
         name = self._unused(call.module, kind, call.leaf)
-        accesses = dict.fromkeys(self.access(view, bound, dims) for view, bound in reads)
+        accesses = [self.access(view, bound, dims) for view, bound in reads]
+        if kind != "matmul":
+            # Both factors of a product count, also if they are one tensor.
+            accesses = list(dict.fromkeys(accesses))
         self.add_tensor(
             name,
             shape or [dim.size for dim in written],
@@ -320,9 +323,12 @@ def _batch_at(shape: Sequence[int], operands: Sequence[View]) -> tuple[int, list
     """The axis of a result that has the batch, and the sizes of the batch and of what is merged with it.
 
     It is the first axis that an operand's merged batch explains, or that has the size of the batch. If there
-    is none, it is the first axis that the batch divides.
+    is none, it is the first axis that the batch divides. If no operand has the batch, such an axis is new: a
+    weight is repeated for each sample, as learnt queries are.
     """
-    if not any(has_batch(view) for view in operands):
+    if not any(has_batch(view) for view in operands) and any(
+        size % TRACED_BATCH == 0 for view in operands for size in view.shape
+    ):
         return None
     for place, size in enumerate(shape):
         merged = [size] if size == TRACED_BATCH else _batch_merged(operands, size)

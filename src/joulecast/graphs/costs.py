@@ -63,9 +63,8 @@ def _matmul_work(graph: OpGraph, op: Op, parts: Parts, direction: Direction) -> 
     flops /= op.attributes.get("groups", 1)
     if direction == "forward":
         return OpWork(flops, touched)
-    # There is one product for each gradient: of the weights, and of each activation. Data have no gradient.
-    roles = [graph.tensors[a.tensor].role for a in op.reads if has_gradient(graph, a)]
-    products = ("parameter" in roles) + roles.count("activation")
+    # There is one product for the gradient of each factor. Data have no gradient. A bias is no factor.
+    products = sum(has_gradient(graph, access) for access in op.reads[:2])
     return OpWork(products * flops, products * touched)
 
 

@@ -72,9 +72,10 @@ _ACTIVATIONS = {
 """Activations of each family that have ops here, and the form of GELU that they are."""
 _ONLY = {
     **{"decoder_sparse_step": 1, "moe_layer_freq": 1, "mlp_only_layers": []},
-    **{"enable_bias": True, "layer_norm_elementwise_affine": True},
+    **{"enable_bias": True, "layer_norm_elementwise_affine": True, "add_cross_attention": False},
 }
-"""Keys with their only allowed values: all blocks must be of one kind, and OPT has all biases and norms."""
+"""Keys with their only allowed values: all blocks must be of one kind, OPT has all biases and norms, and no
+decoder of an encoder (GPT-2, BERT) is known."""
 
 
 def read_hugging_face(path: Path) -> tuple[str, dict[str, Any]]:

@@ -172,6 +172,12 @@ def module_of_function(function: str) -> tuple[Any, list[Any]]:
         raise JoulecastError(
             f"{function}: its example inputs must be tensors with the batch in front"
         )
+    sizes = list(dict.fromkeys(len(tensor) for tensor in listed))
+    if len(sizes) > 1:
+        raise JoulecastError(
+            f"{function}: the first dimension of each example input must be the batch, but these have "
+            f"{' and '.join(map(str, sizes))}; let the module hold an input that has no batch, such as a mask"
+        )
     return module, listed
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 from math import ceil
+from string import ascii_letters
 from typing import Any
 
 from joulecast.errors import JoulecastError
@@ -99,14 +100,14 @@ def einsum(call: Call) -> View:
 
     An einsum of one tensor that sums nothing only turns its axes.
     """
-    equation, operands = call["equation"].replace(" ", ""), call["tensors"]
-    given, _, result = equation.partition("->")
-    terms = given.split(",")
-    if "..." in equation or not result or len(operands) > 2:
-        raise JoulecastError(f"a sum over `{equation}` is not known")
+    operands = call["tensors"]
+    terms, result = _letters(call["equation"].replace(" ", ""), operands)
+    if not result or len(operands) > 2:
+        raise JoulecastError(f"a sum over `{call['equation']}` is not known")
     if len(operands) == 1:
+        (given,) = terms
         if sorted(given) != sorted(result):
-            raise JoulecastError(f"a sum of one tensor over `{equation}` is not known")
+            raise JoulecastError(f"a sum of one tensor over `{call['equation']}` is not known")
         return permute(operands[0], [given.index(letter) for letter in result])
     dims: dict[str, Dim] = {}
     for term, view in zip(terms, operands, strict=True):
@@ -126,6 +127,18 @@ def einsum(call: Call) -> View:
     inner = tuple(dim for letter, dim in dims.items() if letter not in result)
     roles = {dim.name: _role(letter, terms, result) for letter, dim in dims.items()}
     return call.emit("matmul", reads, [[dims[letter]] for letter in result], inner, roles=roles)
+
+
+def _letters(equation: str, operands: list[View]) -> tuple[list[str], str]:
+    """The letters of each operand of an einsum, and of its result. Axes of an ellipsis get letters, too."""
+    given, _, result = equation.partition("->")
+    spare = "".join(letter for letter in ascii_letters if letter not in equation)
+    terms, most = given.split(","), 0
+    for place, view in enumerate(operands):
+        count = len(view.axes) - len(terms[place].replace("...", ""))
+        terms[place] = terms[place].replace("...", spare[-count:] if count else "")
+        most = max(most, count)
+    return terms, result.replace("...", spare[-most:] if most else "")
 
 
 def _role(letter: str, terms: list[str], result: str) -> str:
@@ -305,3 +318,18 @@ def recurrent(call: Call) -> list[View]:
             x = call.emit("concat", reads, written)
     last = [expand(select(states[0], time), shape) for shape in call.shapes[1:]]
     return [x, *last]
+
+
+def recurrent_cell(call: Call) -> list[View]:
+    """One time step of a recurrent layer, as LSTMCell has it: the products of inputs and of hidden states,
+    and an op for each state that the cell writes."""
+    x, held = call["input"], call["hx"]
+    hidden, *others = held if isinstance(held, list) else [held]
+    of_inputs = linear_layer(call, x, call["w_ih"], call["b_ih"])
+    of_states = linear_layer(call, hidden, call["w_hh"], call["b_hh"])
+    leading = rows(x.axes[:-1])
+    written = [*leading, [Dim("hidden", call.shape[-1], OPAQUE)]]
+    reads = [
+        (v, bindings(View(v.tensor, v.axes[:-1]), leading)) for v in (of_inputs, *others, of_states)
+    ]
+    return [call.emit("other", reads, written, steps=1) for _ in call.shapes]

@@ -145,13 +145,16 @@ def select(view: View, axis: int) -> View:
     return replace(view, axes=view.axes[:axis] + view.axes[axis + 1 :])
 
 
-def expand(view: View, shape: Sequence[int]) -> View:
-    """The view repeated along its axes of size 1, and along new axes in front."""
+def expand(view: View, shape: Sequence[int], samples: int = 0) -> View:
+    """The view repeated along its axes of size 1, and along new axes in front. One that is as long as the
+    ``samples`` follows the batch."""
     axes: list[Axis] = [()] * (len(shape) - len(view.axes)) + list(view.axes)
     return replace(
         view,
         axes=tuple(
-            axis if size == prod(a.size for a in axis) else (Atom(size, repeated=True),)
+            axis
+            if size == prod(a.size for a in axis)
+            else (Atom(size, size == samples, repeated=True),)
             for axis, size in zip(axes, shape, strict=True)
         ),
     )

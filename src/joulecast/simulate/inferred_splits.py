@@ -223,16 +223,25 @@ def split_context(graph: OpGraph, placements: Placements, axis: str, size: int) 
         raise JoulecastError(
             f"strategy: cp: {graph.name} has no attention in one kernel; {way_out}leave cp out"
         )
-    for op, placement in zip(graph.ops, placements, strict=True):
+
+    def choose(op: Op, placement: dict[str, str], shards: dict[str, int]) -> str | None:
         of_attention = op.kind == "attention"
-        name = "query" if of_attention else "sequence"
+        name: str | None = "query" if of_attention else "sequence"
+        if not of_attention and _experts_of(graph, op) is None:
+            # Behind the products, the positions of each head may be another axis than in front of them.
+            name = _sharded_dim(op, shards, graph, DimKind.OTHER) or name
         for dim in op.dims:
-            if dim.name == name and (of_attention or dim.kind is DimKind.OTHER):
+            if dim.size == 1 or not (of_attention or dim.kind is DimKind.OTHER):
+                continue
+            if dim.name == name:
                 if dim.size % size:
                     raise JoulecastError(
                         f"strategy: cp={size} does not divide the {dim.size} positions of op `{op.name}`"
                     )
-                placement[axis] = name
+                return dim.name
+        return None
+
+    _carry(graph, placements, axis, choose)
 
 
 def follow(graph: OpGraph, placements: Placements, axis: str) -> None:

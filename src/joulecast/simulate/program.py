@@ -317,8 +317,8 @@ class ProgramBuilder:
             for access in item.op.writes:
                 want = whole(self.written[access.tensor][1])
                 step.needs += self._sum_gradients(phase, access.tensor, want, stage, done)
-                later = {reader.stage for reader, _ in self.readers[access.tensor]} - {stage}
-                for other in sorted(later):
+                readers = {r.stage for r, _ in self.readers[access.tensor] if r.split.has_backward}
+                for other in sorted(readers - {stage}):
                     self._receive(
                         phase, step, Crossing(access.tensor, "backward", want, other, stage)
                     )
@@ -402,8 +402,9 @@ class ProgramBuilder:
             if access.tensor not in self.written or access.tensor not in self.graph.trained:
                 continue
             producer, written = self.written[access.tensor]
-            readers = [r.op.name for r, _ in self.readers[access.tensor] if r.stage == stage]
-            if producer.stage == stage or any(name not in done for name in readers):
+            readers = [r for r, _ in self.readers[access.tensor] if r.stage == stage]
+            waits = any(r.op.name not in done for r in readers if r.split.has_backward)
+            if producer.stage == stage or waits:
                 continue
             want = whole(written)
             behind = self._sum_gradients(phase, access.tensor, want, stage, done)
