@@ -163,7 +163,14 @@ def test_its_record_calibrates_a_plan_if_it_ran_on_gpus(folder, monkeypatch):
     for platform, fused in (("h100-sxm", "bf16"), ("v100", "fp16")):
         words = ["simulate", "--network", "tagger", "--platform", platform, *setting, "--json"]
         assert json.loads(joulecast(*words))["precision"] == fused
+    # As if torch had computed its products at TF32, which older GPUs do not have.
+    info["observed_step"] |= {"precision": "tf32", "compiled": False}
+    path.write_text(json.dumps(info))
+    for platform, usual in (("h100-sxm", "tf32"), ("v100", "fp32")):
+        words = ["simulate", "--network", "tagger", "--platform", platform, *setting, "--json"]
+        assert json.loads(joulecast(*words))["precision"] == usual
     # As if its weights were bf16, too.
+    info["observed_step"] |= {"precision": "bfloat16", "compiled": True}
     info["observed_step"]["weights"] = "bfloat16"
     path.write_text(json.dumps(info))
     plan = json.loads(joulecast("plan", *asked, "2", "--calibrate", record, "--json"))

@@ -91,7 +91,8 @@ class ObservedStep(_Part):
     optimizer: str | None = None
     """Class of the optimizer, as torch names it."""
     precision: str | None = None
-    """Type of the operands, as torch names it. If autocast is on, it is the type of autocast."""
+    """Type of the operands, as torch names it. If autocast is on, it is the type of autocast. It is ``tf32``
+    if most products of fp32 tensors are computed at TF32."""
     weights: str | None = None
     """Type of the weights, as torch names it."""
     wrapper: str | None = None

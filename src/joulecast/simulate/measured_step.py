@@ -81,7 +81,13 @@ _SHOWN = 10
 """Largest number of records of a folder that an error shows."""
 
 
-_PRECISIONS = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16", "float64": "fp64"}
+_PRECISIONS = {
+    "float32": "fp32",
+    "tf32": "tf32",
+    "bfloat16": "bf16",
+    "float16": "fp16",
+    "float64": "fp64",
+}
 _REPLICAS = "DistributedDataParallel"
 _OWN_PRECISIONS = {"bf16": "amp", "fp32": "fp32"}
 """Precisions of campaigns in the simulator. At bf16, a campaign uses autocast, with weights at fp32."""
@@ -134,6 +140,8 @@ def usual_precisions(network: str, calibrate: Path | None, platform: Platform) -
     known = info and precision_of(info)
     rates = platform.require_cluster().device.peak_flops
     narrow = [name for name in FUSED_PRECISIONS if name in rates]
+    if known == "tf32" and known not in rates:
+        return ["fp32"]
     if known and (known in narrow or known not in FUSED_PRECISIONS):
         return [known]
     if known is None and narrow and network_file(network) is not None:

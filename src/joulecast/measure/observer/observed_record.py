@@ -285,7 +285,7 @@ def _observed_step(ranks: Sequence[Rank]) -> ObservedStep:
     facts = ranks[0].facts
     return ObservedStep(
         optimizer=facts.optimizer,
-        precision=facts.autocast or facts.copies_of or facts.precision,
+        precision=facts.autocast or facts.copies_of or ("tf32" if facts.tf32 else facts.precision),
         weights=None if facts.copies_of else facts.precision,
         wrapper=facts.wrapper,
         micro_batches=max(1, ranks[0].steps.micro_batches),

@@ -109,6 +109,7 @@ class Facts(BaseModel):
     compiled: bool = False
     has_parts: bool = False
     precision: str | None = None
+    tf32: bool = False
     copies_of: str | None = None
     """Type of the weights, if the optimizer updates copies of them."""
     exchange_by: str | None = None

@@ -69,8 +69,27 @@ def _facts_of(optimizer: str, tensors: list[Any], number: int = 0) -> dict[str, 
             type(p).__name__ == "FlatParameter" or hasattr(p, "_fsdp_flattened") for p in tensors
         ),
         "precision": str(tensors[0].dtype).removeprefix("torch."),
+        "tf32": _are_at_tf32(tensors),
         "device": tensors[0].device.type,
     }
+
+
+def _are_at_tf32(tensors: list[Any]) -> bool:
+    """Whether torch computes most products of these weights at TF32. It can do so with fp32 tensors on
+    NVIDIA's GPUs since Ampere. By default, it does so only for convolutions."""
+    torch, first = sys.modules["torch"], tensors[0]
+    if first.dtype != torch.float32 or first.device.type != "cuda" or torch.version.hip:
+        return False
+    if torch.cuda.get_device_capability(first.device)[0] < 8:
+        return False
+    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    if hasattr(cudnn, "conv"):
+        # Since torch 2.9. The older names fail if a program has set these.
+        of_matrices, of_kernels = (each.fp32_precision == "tf32" for each in (matmul, cudnn.conv))
+    else:
+        of_matrices, of_kernels = matmul.allow_tf32, cudnn.allow_tf32
+    kernels, matrices = (sum(p.dim() > 2 for p in tensors), sum(p.dim() == 2 for p in tensors))
+    return bool(of_kernels if kernels > matrices else of_matrices)
 
 
 class Watch:
