@@ -412,6 +412,7 @@ def test_an_endless_schedule_is_an_error() -> None:
     [
         ("dp=0", "a whole number above 0"),
         ("dp=2,tq=2", "`tq=2` is not known"),
+        ("dp=2,dp=4", "`dp` is there twice"),
         ("dp=two", "dp=two: a whole number above 0"),
         ("dp=2,bucket=inf", "bucket_bytes: Input should be a finite number"),
         ("micro=2.5", "micro=2.5: a whole number above 0"),

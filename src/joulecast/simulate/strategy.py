@@ -261,8 +261,12 @@ def _parsed(text: str) -> dict[str, object]:
     rest: dict[str, object] = {}
     root: dict[str, object] = {}
     groups: dict[str, int] = {}
+    seen: set[str] = set()
     for word in filter(None, (part.strip() for part in text.split(","))):
         key, _, value = word.partition("=")
+        if key in seen:
+            raise JoulecastError(f"`{key}` is there twice")
+        seen.add(key)
         if key in sizes:
             sizes[key] = _whole(key, value)
         elif key in _GROUPS:
