@@ -94,8 +94,7 @@ class MeteredNode:
 
     @property
     def rises(self) -> bool:
-        """Whether the joules of a step never fall, neither if the step takes longer, nor if it computes
-        longer."""
+        """Whether a step takes at least as many joules if it takes longer, and also if it computes longer."""
         bent = 0 <= self.kappa.mean * (FAN_EXPONENT - 1) <= 1
         return self.idle_w >= 0 and self.full_w >= self.idle_w and bent
 

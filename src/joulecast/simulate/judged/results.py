@@ -115,8 +115,8 @@ class Experiment(Generic[C]):
         return summary.assign(clean=summary.clean.fillna(0).astype(int))
 
     def apart_from_steps(self, name: str, rows: pd.DataFrame) -> pd.DataFrame:
-        """The summary of the table ``name``, in which nothing else ran during a measurement (such as a
-        collective alone). The columns that identify a row are columns of the result, not its index."""
+        """The summary of the table ``name``. Each of its measurements ran alone, such as a single collective.
+        The columns that identify a row are columns of the result, not its index."""
         return self.summary(rows, self.tables[name].key).reset_index()
 
 
