@@ -45,10 +45,10 @@ def rows(axes: Iterable[Axis], kind: DimKind = OTHER) -> Groups:
 
 
 def map_groups(axes: Sequence[Axis]) -> Groups:
-    """The dims that each axis of a view merges, for an element-wise op.
+    """For an element-wise op: the dims that are merged in each axis of a view.
 
-    A feature map has ``batch``, ``channels``, and ``h`` and ``w``, which may not be split. Any other tensor
-    has ``batch``, ``sequence`` and ``features``.
+    A feature map has ``batch``, ``channels``, ``h`` and ``w``. ``h`` and ``w`` may not be split. Any other
+    tensor has ``batch``, ``sequence`` and ``features``.
     """
     found = [units(axis) for axis in axes]
     spatial = any(u.spatial for axis in found for u in axis)

@@ -112,7 +112,8 @@ def _add(kind: str) -> None:
             Text,
             _log_option(
                 "--covers",
-                "csv: the part that the meter covers: node, module, socket, gpu, cpu or memory.",
+                "csv and prometheus: the part that the meter covers: node, module, socket, gpu, cpu or "
+                "memory.",
             ),
         ] = None,
         node: Annotated[

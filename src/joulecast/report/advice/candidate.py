@@ -155,12 +155,12 @@ class Candidate:
 
     @property
     def cost_order(self) -> tuple[float, float, int, int, str]:
-        """The key for the order of cost: the least energy first, then the least time, then simplicity.
-        Unknown energies come last."""
+        """The key that orders candidates without money: the least energy first, then the least time, then
+        simplicity. Unknown energies come last."""
         return steady(self.wall_j), steady(self.time_s), *self.simplicity
 
     def order(self, quantity: str) -> tuple[float, float, float, int, int, str]:
-        """The key for the order of a quantity: the least value first, then the order of cost. Unknown values
+        """The key for the order of a quantity: the least value first, then :attr:`cost_order`. Unknown values
         come last."""
         at_wall = {"energy": self.wall_j, "edp": self.wall_j * self.time_s}
         value = at_wall[quantity] if quantity in at_wall else self.ends(quantity)[0]
