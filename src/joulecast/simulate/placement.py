@@ -233,7 +233,7 @@ def _check_stages(graph: OpGraph, stages: list[int], count: int) -> None:
 def place(
     graph: OpGraph, strategy: Strategy, costs: CachedCosts, send_s_per_byte: float = 0.0
 ) -> list[PlacedOp]:
-    """Place every op of a graph (at the batch of all replicas of one micro-batch).
+    """Place every op of a graph. The batch of the graph is one micro-batch of all replicas together.
 
     ``costs``, and the seconds that a byte takes between stages, are used to cut the network into even stages.
 
