@@ -178,7 +178,7 @@ SECTIONS: dict[str, list[Kept]] = {
             "Speed of simulating and searching",
             "*Original*: the Proteus paper's public code, on another machine with 2 cores. This code "
             "simulates each device. joulecast simulates equal devices once. In the row `gpt3-175b search`, "
-            "the platform is `dgx-h100.yaml`, the weights are at fp32, and the batch is 1536. The times of "
+            "the platform is `dgx-h100.yaml`, the weights are at fp32, the batch is 1536, and the times of "
             "the ops come from a roofline.",
             {
                 "what": "what",

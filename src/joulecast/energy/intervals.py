@@ -250,9 +250,9 @@ class Outside:
 
     @property
     def noted(self) -> tuple[str, ...]:
-        """The ways that are written into a note of the forecast.
+        """The ways in which the setting lies outside of the runs, as the note of the forecast names them.
 
-        Another node count is what a forecast is for. So it is among them only if it is far beyond the runs.
+        A forecast is for other node counts. So another node count is named only if it is far beyond the runs.
         """
         far = self.scale is not None and self.times_beyond > BEYOND
         return (str(self.scale).partition(": ")[2], *self.others) if far else self.others

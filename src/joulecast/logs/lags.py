@@ -99,7 +99,7 @@ class Lag:
     of_one_clock: bool = True
 
     def way_out(self, shift_s: float) -> str:
-        """What corrects the lag of readings that are shifted by ``shift_s`` already."""
+        """Text that says how to correct the lag. The readings are already shifted by ``shift_s``."""
         if not self.of_one_clock:
             return "correct the times of each node in its file, because --shift moves all of them"
         return f"say --shift {shift_s - (self.lag_s or 0.0):.1f}"

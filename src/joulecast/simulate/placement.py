@@ -60,8 +60,8 @@ class Split:
         return ("forward", "backward") if self.has_backward and not inference else ("forward",)
 
     def parts_at(self, places: Mapping[str, int], mesh: Mapping[str, int]) -> dict[str, float]:
-        """The parts of each split dim, by the size of the one at a place of the mesh. Uneven dims give the
-        first places one more."""
+        """For each split dim: its size divided by the size of the part at this place of the mesh. If a dim
+        does not divide evenly, the first places get one element more."""
         parts = dict(self.parts)
         for axis, dim in self.placement.items():
             size, count = self.op.dim(dim).size, mesh[axis]
