@@ -52,8 +52,8 @@ def graph_origin(
 ) -> Literal["file", "shipped", "numbers"]:
     """Where an op graph comes from: a user's file, a shipped graph (captured from torch), or numbers.
 
-    GPT-2's shipped graph has the kernels of the captured code. Its graph from numbers has the kernels that all
-    transformers from numbers have.
+    GPT-2's shipped graph has the kernels of the captured code. Its graph from numbers has the kernels of all
+    transformers from numbers.
     """
     if network_file(graph) is not None:
         return "file"
