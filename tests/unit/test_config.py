@@ -44,6 +44,7 @@ def test_shipped_files_are_what_the_model_generates():
         ({"scale": {"nodes": []}}, "scale.nodes"),
         ({"scale": {"scaling": "strong", "batch_size": 3}}, "3 is smaller than the 4 ranks"),
         ({"power": {"meters": ["wattmeter"]}}, "unknown meter `wattmeter`"),
+        ({"power": {"meters": ["cpu", "cpu"]}}, "a meter is given twice"),
         ({"training": {"steps": {"vgg16": 1}}}, "no number for resnet50, vit_s"),
         ({"campaign": "a; rm -rf /"}, "campaign"),
         ({"evaluation": {"imports": ["a/power", "b/power"]}}, "two folders of one name"),

@@ -310,3 +310,19 @@ def test_a_meter_that_another_tool_read_is_chosen_as_all_are(imported, counted, 
     found = metered(["n"], [own, other, guess])
     assert [meter.meter for meter in found.meters] == counted
     assert found.source == source
+
+
+@pytest.mark.parametrize(("lasts_s", "known"), [(0.5, False), (9.0, False), (10.5, True)])
+def test_a_counter_that_was_read_less_than_ten_times_in_a_run_does_not_count(lasts_s, known):
+    record = hosts_with([("node00", "command", 50.0)], ["node00"])
+    meter = record.info.meters[0]
+    meter.covers, meter.renewed_s = "node", 1.0
+    # The node draws 220 W in the run, and 20 W before and after it.
+    times = [k - 0.75 for k in range(13)]
+    joules = [20 * t + 200 * min(max(t, 0.0), lasts_s) + 50 for t in times]
+    power = record.power.iloc[[0] * len(times)].assign(t_s=times, joules=joules, watts=None)
+    outcome = record.info.outcome.model_copy(update={"stop_s": lasts_s})
+    info = record.info.model_copy(update={"outcome": outcome})
+    row = observe(replace(record, info=info, power=power.astype({"watts": float})))
+    assert known or "10 times as long a run is needed" in row["why_no_energy"]
+    assert not known or row["energy_j"] == pytest.approx(220 * lasts_s, rel=0.05)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -526,6 +527,11 @@ def test_the_command_shows_what_each_meter_reads_and_what_they_add_up_to(tmp_pat
     (tmp_path / "mine.yaml").write_text("power: {command: [echo, 77 MW]}")
     said = CliRunner().invoke(app, ["meters", "--config", str(tmp_path / "mine.yaml")]).output
     assert "fails: it reads 7.7e+07 W" in said
+    # A counter of the milliseconds since 1970 counts 1,000 J in a second. It is asked once a second.
+    (tmp_path / "mine.yaml").write_text("power: {command: [date, '+%s%3N J']}")
+    said = CliRunner().invoke(app, ["meters", "--config", str(tmp_path / "mine.yaml")]).output
+    (shown,) = re.findall(r"^command +([\d,]+) W of the node", said, re.MULTILINE)
+    assert 900 < float(shown.replace(",", "")) < 1100
 
 
 def test_a_run_is_silent_about_meters_that_this_machine_is_not_made_for(tmp_path):

@@ -261,6 +261,8 @@ def test_a_cost_that_is_not_known_is_never_the_least(campaign):
     advice = advise(campaign, "vit_ti", Limit(objective="cost"), prices=rented)
     assert advice["best"] is None and "no GPU of it is known" in advice["why_none"]
     assert all(c["cost"] is None and c["why_no_cost"] for c in advice["candidates"])
+    limited = advise(campaign, "vit_ti", Limit(cost_budget=5.0), prices=rented)
+    assert limited["best"] is None and "give --price-node-hour" in limited["why_none"]
 
 
 def test_overlapping_intervals_have_no_clear_winner():
@@ -498,6 +500,8 @@ def test_imported_runs_are_forecast_by_their_work(tmp_path):
     assert rows[1]["time_s"] == pytest.approx(100) and rows[1]["basis"] == "measured"
     assert 25 < rows[2]["time_s"] < 100 and rows[2]["basis"] == "fitted"
     assert rows[2]["energy_source"] == "imported"
+    longer = advise(keep(tmp_path / "b", *runs), "net", nodes=[1], samples=9 * work)
+    assert "with this work" in longer["measure_next"][0]["why"], "it ran, with less"
     assert advice["best"]["energy_j"] == min(c["energy_j"] for c in rows.values())
 
 

@@ -51,6 +51,19 @@ def test_a_meter_that_was_read_once_gives_no_energy():
     assert "fewer than two readings" in row["why_no_energy"]
 
 
+def test_a_campaign_without_any_energy_has_all_tables(tmp_path):
+    for nodes in (1, 2):
+        record = make_record(make_spec(f"dark-n{nodes}", nodes), STEP)
+        dark = replace(record, power=record.power.groupby("node").head(1))
+        write_record(tmp_path / "records" / f"dark-n{nodes}", dark)
+    fit = fit_campaign(
+        sorted((tmp_path / "records").iterdir()), series_splits=1, series_period_s=0.1
+    )
+    write_tables(tmp_path / "tables", fit, PublishedErrors.read(PUBLISHED))
+    assert "fewer than two readings" in (tmp_path / "tables/energy_summary.md").read_text()
+    assert len(pd.read_csv(tmp_path / "tables/scaling.csv")) == 2
+
+
 def test_estimates_are_never_called_errors(fit, tmp_path):
     published = PublishedErrors.read(PUBLISHED)
     write_tables(tmp_path, fit, published)

@@ -402,6 +402,8 @@ def test_options_that_make_no_sense_are_refused() -> None:
         Zeus(space, window=1)
     with pytest.raises(JoulecastError, match="horizon"):
         Curve(space, horizon=0)
+    with pytest.raises(JoulecastError, match="window is 0"):
+        Curve(space, window=0)
     with pytest.raises(JoulecastError, match=r"eta is 1\.5"):
         CostModel(1.5, 250)
     with pytest.raises(JoulecastError, match="nothing limits power here"):

@@ -155,7 +155,8 @@ def tell_end():
     """Say what to open, what was left out, and how to repeat runs that other programs disturbed."""
     from joulecast.app.campaign.closing_lines import closing_lines
 
-    for line in closing_lines(Path(RESULTS), own_configfiles()):
+    measures = SPECS if RECORDED is None else ()
+    for line in closing_lines(Path(RESULTS), own_configfiles(), measures):
         logger.info(line)
 
 

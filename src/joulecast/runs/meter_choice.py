@@ -45,8 +45,8 @@ _METERED: tuple[tuple[EnergySource, ...], ...] = (
 """Groups of sources. Meters may be added up only if their sources are in the same group. The sources of the
 first group are real meters, no matter which tool has read them."""
 _LEAST_RENEWALS = 10
-"""Least number of readings of a meter of watts in a run. With fewer, its readings are averages over too long
-a time."""
+"""Least number of readings of a slow meter in a run. With fewer, its readings are averages over too long a
+time, also over times before and after the run."""
 _NAMED = 5
 """Number of nodes that a reason names. The table ``checks`` names the others, too."""
 
@@ -232,18 +232,18 @@ def _gaps_in_words(gaps: Sequence[Gap]) -> str:
 def too_slow(
     meters: Sequence[MeterInfo], lasts_s: float, period_s: float
 ) -> dict[tuple[str, str], str]:
-    """Meters of watts that are too slow for a run of ``lasts_s`` seconds, or were read too seldom (each
-    ``period_s`` seconds), by node and name, with the reasons."""
-    new_s = {(m.node, m.meter): max(m.renewed_s or 0.0, period_s) for m in meters}
+    """Meters that are too slow for a run of ``lasts_s`` seconds, by node and name, with reasons. Watts must
+    not be read too seldom, either (each ``period_s`` seconds). A counter counts between two readings, too."""
+    new_s = {
+        (m.node, m.meter): max(m.renewed_s or 0.0, 0.0 if m.counter else period_s) for m in meters
+    }
     return {
         (meter.node, meter.meter): (
             f"has something new every {new_s[meter.node, meter.meter]:.3g} s, {_LEAST_RENEWALS} times as "
             f"long a run is needed, and it lasted {lasts_s:.3g} s"
         )
         for meter in meters
-        if meter.available
-        and not meter.counter
-        and _LEAST_RENEWALS * new_s[meter.node, meter.meter] > lasts_s
+        if meter.available and _LEAST_RENEWALS * new_s[meter.node, meter.meter] > lasts_s
     }
 
 

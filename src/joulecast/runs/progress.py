@@ -181,12 +181,15 @@ def repeat_command(runs: Sequence[str], results: str, configfiles: Sequence[str]
     return f"rm -r {records} && ./run snakemake --cores all{flags}"
 
 
-def progress_text(progress: Progress, configfiles: Sequence[str] | None) -> str:
+def progress_text(
+    progress: Progress, configfiles: Sequence[str] | None, is_replay: bool = False
+) -> str:
     """The counts, and below them all runs with a problem.
 
     Args:
         configfiles: configuration files of the campaign, for the command that repeats runs; ``None`` if not
             known.
+        is_replay: whether the runs are of a recorded campaign, so that no command measures them again.
     """
     of = len(progress.runs)
     parts = [f"{len(progress.of('done'))} of {counted(of, 'run')} done"]
@@ -205,7 +208,9 @@ def progress_text(progress: Progress, configfiles: Sequence[str] | None) -> str:
     ]
     lines += [f"disturbed: {run.run}: {run.disturbed}" for run in progress.disturbed]
     lines += [f"disturbed: pipeline {name}" for name in progress.disturbed_pipelines]
-    again = [run.run for run in [*progress.disturbed, *progress.of("damaged")]]
+    again = []
+    if not is_replay:
+        again = [run.run for run in [*progress.disturbed, *progress.of("damaged")]]
     if again and progress.training is not None:
         lines.append(f"to measure again: joulecast measure --name {progress.training} -- COMMAND")
     elif again and configfiles is None:

@@ -100,7 +100,8 @@ class Curve:
         window: int | None = None,
     ) -> None:
         check_beta(beta)
-        for name, value in (("horizon", horizon), ("reach", reach), ("window", window or 1)):
+        given_window = 1 if window is None else window
+        for name, value in (("horizon", horizon), ("reach", reach), ("window", given_window)):
             if value < 1:
                 raise JoulecastError(
                     f"the curve policy's {name} is {value}; it has to be at least 1"

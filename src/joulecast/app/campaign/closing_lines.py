@@ -1,6 +1,6 @@
 """The lines at the end of a campaign: what to open, what was left out, and what to repeat."""
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from pathlib import Path
 
 from joulecast.errors import JoulecastError
@@ -23,22 +23,23 @@ def _left_out(results: Path) -> str:
     return f"left out: {len(marked):,} of {counted(len(runs), 'run')} ({why})"
 
 
-def closing_lines(results: Path, configfiles: Sequence[str]) -> list[str]:
+def closing_lines(results: Path, configfiles: Sequence[str], measures: Container[str]) -> list[str]:
     """One line with the results of a campaign, and another if other programs disturbed runs.
 
     Args:
         results: folder of the campaign's results.
         configfiles: its configuration files, for the command that repeats runs.
+        measures: the runs that the campaign measures. The folder may have those of another campaign. A replay
+            measures none.
     """
     parts = []
     if (results / "index.html").is_file():
         parts.append(f"page: {results / 'index.html'}")
     if (results / "tables").is_dir():
         parts.append(f"tables: {results / 'tables'}")
-    progress = progress_of(results)
     parts += [left] if (left := _left_out(results)) else []
     lines = [f"{results}: {'; '.join(parts)}"] if parts else []
-    disturbed = [run.run for run in progress.disturbed]
+    disturbed = [each.run for each in progress_of(results).disturbed if each.run in measures]
     if disturbed:
         lines.append(
             f"{counted(len(disturbed), 'run')} disturbed by other programs; to repeat only these: "

@@ -141,6 +141,8 @@ class PowerSection(Section):
         for name in meters:
             if name not in METERS:
                 raise ValueError(f"unknown meter `{name}` (known: {', '.join(METERS)})")
+        if len(set(meters)) != len(meters):
+            raise ValueError("a meter is given twice")
         return meters
 
 

@@ -39,7 +39,9 @@ def power_section(file: Path | None) -> PowerSection:
 
 
 def _watts_now(found: list[Meter]) -> dict[str, float | str]:
-    """Watts of each meter over half a second, by its name; or why there are none."""
+    """Watts of each meter over half a second, by its name; or why there are none. If there is a slow counter,
+    they are over two of its readings."""
+    renewed_s = [described(meter).renewed_s or 0.0 for meter in found if meter.counter]
     first: dict[str, tuple[float, float]] = {}
     watts: dict[str, float | str] = {}
     all_believed = [Believed(meter) for meter in found]
@@ -60,7 +62,7 @@ def _watts_now(found: list[Meter]) -> dict[str, float | str]:
                 begin_s, joules = first[meter.name]
                 watts[meter.name] = (reading.joules - joules) / (at_s - begin_s)
         if not is_last:
-            time.sleep(_BETWEEN_S)
+            time.sleep(max([_BETWEEN_S, *(2 * each for each in renewed_s)]))
     return {meter.name: watts.get(meter.name, "no new reading yet") for meter in found}
 
 

@@ -232,7 +232,11 @@ def measure_next(
         steps.append((what, why))
     elif leading.basis == "fitted":
         outside = f"it lies outside of what was run ({'; '.join(leading.extrapolation)})"
-        why = outside if leading.extrapolation else f"{name} is a forecast; it was not run"
+        why = (
+            outside
+            if leading.extrapolation
+            else f"{name} is a forecast; it was not run with this work"
+        )
         steps.append((leading.setting, why))
     elif leading.runs == 1:
         why = "it was run once, so the spread of its runs is not known"

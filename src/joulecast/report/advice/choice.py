@@ -207,8 +207,11 @@ def _why_nothing_is_within(
         missing = [q for q in budgets if all(c.bound(q) is None for c in candidates)]
         quantity = [*missing, *budgets][0]
         article = "an" if quantity == "energy" else "a"
+        one = candidates[0]
+        why = one.why_no_cost if quantity == "cost" else one.why_no_energy
+        reason = "" if why is None else f" ({why})"
         return (
-            f"no {IN_WORDS[quantity]} is known, so nothing can be held against {article} "
+            f"no {IN_WORDS[quantity]} is known{reason}, so nothing can be held against {article} "
             f"{_NAMES[quantity]}"
         )
     ends = [_end(closest, *budget, currency) for budget in budgets.items()]

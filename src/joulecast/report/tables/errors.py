@@ -171,7 +171,7 @@ def energy_improvement(energies: pd.DataFrame, published: PublishedErrors) -> pd
                     "judges": _judges(question[0]),
                 }
             )
-    columns = ["source", *_QUESTION[1:], "rival", "settings", "better_by_points"]
+    columns = ["source", *_QUESTION[1:], "rival", "settings", "better_by_points", "judges"]
     return pd.DataFrame(rows) if rows else pd.DataFrame(columns=columns)
 
 
