@@ -336,7 +336,8 @@ def _slice(call: Call) -> Result:
 
 
 def _expanded(call: Call) -> Result:
-    """What is repeated for each sample, such as learnt queries, follows the batch."""
+    """The view repeated to a larger shape. An axis that is repeated for each sample (for example, of learnt
+    queries) follows the batch."""
     return views.expand(call["self"], call.shape, TRACED_BATCH)
 
 

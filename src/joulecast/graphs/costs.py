@@ -147,7 +147,7 @@ class Roofline:
 
 @dataclass(frozen=True)
 class Scaled:
-    """Costs times ``factor``. A measured step corrects them, or a device is slower."""
+    """Costs times ``factor``. The factor is the correction by measured steps, or the slowdown by the host."""
 
     costs: Costs
     factor: float

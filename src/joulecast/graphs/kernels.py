@@ -152,9 +152,10 @@ _PIXELS_OF_THREADS = 140
 _ROW_BYTES = 16
 """Bytes that cuDNN loads together."""
 _OTHER_BACKWARD_PASSES = 3
-"""Two tensors are read: the kept one, and the output's gradient. One is written: the input's gradient."""
+"""Number of tensors that a backward op reads or writes, if its kind is not in ``_BACKWARD_PASSES``. It reads
+the kept tensor and the output's gradient. It writes the input's gradient."""
 _PACKED = "in_proj_weight"
-"""Name of the weights of queries, keys and values together in torch's MultiheadAttention."""
+"""Name of the one weight in torch's MultiheadAttention that makes queries, keys and values together."""
 _MASK_BYTES, _INDEX_BYTES = 1, 8
 
 

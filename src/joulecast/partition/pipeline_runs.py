@@ -206,7 +206,7 @@ class _Rank:
         return float(-ends[1] - ends[0])
 
     def turn(self, work: Callable[[], Any]) -> list[Any]:
-        """The results of the steps that count."""
+        """Run a step several times. Returns the result of each run after the warm-up."""
         found = []
         for _ in range(WARM_UP + ITERATIONS):
             self.network.zero_grad()

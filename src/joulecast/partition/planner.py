@@ -126,7 +126,7 @@ class _Search:
         return self.bound >= self.best
 
     def contract(self) -> None:
-        """Continue with the smaller problem that a better pipeline can still cut."""
+        """Make the problem smaller: nodes that a better pipeline cannot separate become one node."""
         while (smaller := contracted(self.problem, self.best)) is not None:
             self._contractions.append(smaller)
             self.problem = smaller.problem
