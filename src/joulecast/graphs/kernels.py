@@ -167,8 +167,8 @@ def product_of(graph: OpGraph, op: Op, parts: Parts) -> Product:
     """The matrix product of a linear layer, of a convolution, or of two activations.
 
     The op's attribute ``roles`` has the role of each dim. If a dim has no role there, it follows from the
-    operands: the product sums over a dim that is not written. A dim that both operands have is the number of
-    products.
+    operands: the product sums over a dim that is not written. Any other dim that both operands have is a
+    number of equal products.
     """
     first, second = op.reads[0], op.reads[1]
     written = {axis for access in op.writes for axis in access.axes}
