@@ -12,7 +12,7 @@ from typing import Any
 from joulecast.errors import JoulecastError
 
 NONE = "—"
-"""What stands where there is no number; never 0."""
+"""The text in place of a number that is missing. It is never 0."""
 
 _TIMES = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))
 _LONG = 120.0

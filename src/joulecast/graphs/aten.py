@@ -133,7 +133,7 @@ def batch_norm(call: Call) -> View:
 
 
 def _batch_norm_of_torch_2_5(call: Call) -> Result:
-    """Batch norm, which an export by torch 2.5 gives together with statistics."""
+    """Batch norm as torch 2.5 exports it: the operator also returns statistics, which have no op here."""
     return [batch_norm(call)] * len(call.shapes)
 
 
@@ -163,7 +163,8 @@ def softmax(call: Call) -> Result:
 
 
 def group_wise(kind: str, **attributes: bool) -> Callable[[Call], Result]:
-    """The same as :func:`.any_operator`, for operators that are known to be bound by memory.
+    """A function that adds an op of this kind, as :func:`.any_operator` does. It is for operators that are
+    known to be bound by memory.
 
     Operators that only move numbers are copies. Their backward does not need these numbers.
     """
@@ -336,7 +337,8 @@ def _slice(call: Call) -> Result:
 
 
 def _expanded(call: Call) -> Result:
-    """What is repeated for each sample, such as learnt queries, follows the batch."""
+    """The view repeated to a larger shape. An axis that is repeated for each sample (for example, of learnt
+    queries) follows the batch."""
     return views.expand(call["self"], call.shape, TRACED_BATCH)
 
 

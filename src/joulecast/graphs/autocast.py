@@ -66,7 +66,7 @@ def cast_reads(graph: OpGraph, op: Op) -> list[Access]:
 
 
 def casts_first(graph: OpGraph, op: Op, access: Access) -> bool:
-    """Whether a cast that an op needs is made for this op.
+    """Whether the cast of a tensor that an op needs is made for this op, and not for an earlier op.
 
     A weight and its gradient are cast once a step, for the first op that needs the cast. Everything else is
     cast for each op.

@@ -56,7 +56,7 @@ _LABEL_BYTES = 8  # torch's class labels and token ids are 64-bit
 
 @contextmanager
 def _as_in_training() -> Iterator[None]:
-    """Let a forward pass that asks whether it is exported run as in training.
+    """Let a forward pass run as in training during an export: if its code asks torch, nothing is exported.
 
     For an export, Hugging Face's code makes a mask. In training, it has a causal kernel without a mask. The
     code also tests whether positions begin anew, as in packed sequences. Here positions only count up.
@@ -69,7 +69,8 @@ def _as_in_training() -> Iterator[None]:
 
 @contextmanager
 def _with_finite_values() -> Iterator[None]:
-    """Let a forward pass run as in training, with the answer that all values are finite if it asks."""
+    """Let a forward pass run as in training during an export. If its code tests whether values are finite,
+    the test says yes."""
     # Only a tensor that is made during the export has a value there.
     with (
         _as_in_training(),

@@ -284,8 +284,8 @@ def is_constant(call: Call, target: str) -> bool:
 def constants(call: Call, name: str) -> list[View]:
     """Add the results of a call as buffers. The call depends on no data.
 
-    Random zeros and ones have the type of what they are multiplied by, whatever that is. They count as a byte
-    each, so that they widen nothing.
+    Random zeros and ones have the type of what they are multiplied by, whatever that is. Each of them counts
+    as one byte, so that it does not make a result wider.
     """
     itemsize = call.itemsize
     if name.startswith("bernoulli"):
@@ -310,7 +310,8 @@ def has_batch(view: View) -> bool:
 
 
 def _batch_merged(operands: Sequence[View], size: int) -> list[int] | None:
-    """Sizes of the batch and the axes merged with it, if an operand has such an axis of this size."""
+    """If an operand has an axis of this size in which the batch is merged with other axes: the sizes of the
+    batch and of these other axes. Otherwise ``None``."""
     for view in operands:
         for axis, length in zip(view.axes, view.shape, strict=True):
             sizes = [unit.size for unit in units(axis)]
@@ -322,9 +323,10 @@ def _batch_merged(operands: Sequence[View], size: int) -> list[int] | None:
 def _batch_at(shape: Sequence[int], operands: Sequence[View]) -> tuple[int, list[int]] | None:
     """The axis of a result that has the batch, and the sizes of the batch and of what is merged with it.
 
-    It is the first axis that an operand's merged batch explains, or that has the size of the batch. If there
-    is none, it is the first axis that the batch divides. If no operand has the batch, such an axis is new: a
-    weight is repeated for each sample, as learnt queries are.
+    It is the first axis that has the size of the batch, or of an operand's axis in which the batch is merged
+    with others. If there is none, it is the first axis whose size is a multiple of the batch. The operands
+    may have no batch, for example if learnt queries are repeated for each sample. ``None``: no axis has the
+    batch.
     """
     if not any(has_batch(view) for view in operands) and any(
         size % TRACED_BATCH == 0 for view in operands for size in view.shape

@@ -147,7 +147,7 @@ class Roofline:
 
 @dataclass(frozen=True)
 class Scaled:
-    """Costs times ``factor``. A measured step corrects them, or a device is slower."""
+    """Costs times ``factor``. The factor is the correction by measured steps, or the slowdown by the host."""
 
     costs: Costs
     factor: float
@@ -197,9 +197,9 @@ def roofline_of(platform: Platform, precision: str = "fp32") -> Roofline:
 _NOTHING = frozenset(
     ("add", "avg_pool", "timed", "scale", "mask", "rotary", "dropout", "cross_entropy")
 )
-"""Kinds whose gradients need no tensor of the forward pass, or only what is kept in addition."""
+"""Kinds whose gradients need no tensor of the forward pass, or only the tensors of :func:`extra_kept`."""
 _FACTORS = frozenset(("multiply", "linear", "matmul", "conv2d"))
-"""Kinds that multiply their operands. A bias, the third one, is no factor."""
+"""Kinds that multiply their operands. A bias, which is the third operand, is no factor."""
 _OUTPUT = frozenset(("relu", "tanh", "softmax"))
 """Kinds whose gradients follow from their output."""
 

@@ -123,7 +123,8 @@ class StepCheck:
     ops_s: _Seconds
     """Sum of the times of all ops, forward and backward."""
     timed_s: _Seconds
-    """The same for a step timed op by op. If it is near ``whole_s``, the timing disturbed nothing."""
+    """Seconds of forward, loss and backward of a step that is timed op by op. If they are near ``whole_s``,
+    the timing disturbed nothing."""
     optimizer_s: _Seconds
     kept: _Count
     """Number of steps that were kept, on all ranks."""
@@ -156,7 +157,9 @@ class Database:
 
     @cached_property
     def _lines(self) -> dict[tuple[str, tuple[Any, ...]], list[tuple[int, float]]]:
-        """Measured sizes of each dim and their seconds, where everything else is the same."""
+        """The lines between measured shapes. A line has the entries that differ only in the size of one dim:
+        the sizes, and the seconds of each. The key is the dim's name, and everything that the entries
+        share."""
         lines: dict[tuple[str, tuple[Any, ...]], dict[int, float]] = {}
         for entry in self.entries:
             for name, size in entry.signature.dims:

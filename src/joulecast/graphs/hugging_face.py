@@ -69,13 +69,14 @@ _ACTIVATIONS = {
     "bert": {"gelu": "auto"},
     "llama": {"silu": "auto"},
 }
-"""Activations of each family that have ops here, and the form of GELU that they are."""
+"""For each family: the activation functions that have ops here, by their names in ``config.json``. With each,
+the value of ``gelu`` in :class:`TransformerSize`."""
 _ONLY = {
     **{"decoder_sparse_step": 1, "moe_layer_freq": 1, "mlp_only_layers": []},
     **{"enable_bias": True, "layer_norm_elementwise_affine": True, "add_cross_attention": False},
 }
-"""Keys with their only allowed values: all blocks must be of one kind, OPT has all biases and norms, and no
-decoder of an encoder (GPT-2, BERT) is known."""
+"""Keys of ``config.json`` that may have only this value. So all blocks are of one kind. OPT has all its
+biases and weights of norms. A decoder that attends to an encoder (GPT-2, BERT) is refused."""
 
 
 def read_hugging_face(path: Path) -> tuple[str, dict[str, Any]]:

@@ -101,9 +101,10 @@ class KernelRates(BaseModel):
     host_s: float
     """Seconds in which the host starts a kernel of plain PyTorch. The mean of four virtual machines."""
     fast_host_s: float
-    """The same for a fast host. It is assumed."""
+    """Seconds in which a fast host starts a kernel of plain PyTorch. It is an assumption."""
     slow_host_s: float
-    """The same for a slow host, from the slowest of the steps that a host limited."""
+    """Seconds in which a slow host starts a kernel of plain PyTorch. They follow from the slowest of the
+    measured steps that a host limited."""
     launch_s: float
     """Seconds that every kernel takes on the GPU to start."""
     dispatch_s: float
@@ -223,7 +224,7 @@ class KernelCosts:
 
     @property
     def _clocks_per_s(self) -> float:
-        """Clocks of all multiprocessors together."""
+        """Clock cycles in a second, of all multiprocessors together."""
         lanes, fp32 = self._architecture.lanes, self.device.peak_flops.get("fp32")
         if lanes is None or fp32 is None:
             return math.inf
@@ -255,7 +256,7 @@ class KernelCosts:
         return seconds
 
     def _pass_s(self, kernel: Pass) -> tuple[float, float]:
-        """The two times of :meth:`_loaded_s`."""
+        """For a pass over memory: the two times that :meth:`_loaded_s` returns."""
         rates = kernel_rates()
         share = rates.passes[self._architecture.vendor].get(kernel.kind, 1.0)
         loaded_s = kernel.bytes / self.bytes_per_s / share
@@ -324,9 +325,9 @@ class KernelCosts:
         return Cost(sum(self._known[kernel] for kernel in kernels), "kernels")
 
     def pace_s(self, graph: OpGraph, op: Op, parts: Parts, inference: bool) -> NDArray[np.float64]:
-        """Three times (s) for a part of an op. The device runs the kernels for the first time. The host needs
-        the second to start them in eager mode. The third is the part of the first in which the kernels use
-        memory or multiprocessors at full rate.
+        """Three numbers of seconds for the kernels of a part of an op. First: how long the device runs them.
+        Second: how long the host takes to start them in eager mode. Third: how long, within the first, they
+        use memory or multiprocessors at full rate.
 
         Passes over gradients count only for the device: the code that starts them is not Python. The host
         also needs time for each weight that is trained.

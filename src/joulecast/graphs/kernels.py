@@ -152,9 +152,10 @@ _PIXELS_OF_THREADS = 140
 _ROW_BYTES = 16
 """Bytes that cuDNN loads together."""
 _OTHER_BACKWARD_PASSES = 3
-"""Two tensors are read: the kept one, and the output's gradient. One is written: the input's gradient."""
+"""Number of tensors that a backward op reads or writes, if its kind is not in ``_BACKWARD_PASSES``. It reads
+the kept tensor and the output's gradient. It writes the input's gradient."""
 _PACKED = "in_proj_weight"
-"""Name of the weights of queries, keys and values together in torch's MultiheadAttention."""
+"""Name of the one weight in torch's MultiheadAttention that makes queries, keys and values together."""
 _MASK_BYTES, _INDEX_BYTES = 1, 8
 
 
@@ -166,8 +167,8 @@ def product_of(graph: OpGraph, op: Op, parts: Parts) -> Product:
     """The matrix product of a linear layer, of a convolution, or of two activations.
 
     The op's attribute ``roles`` has the role of each dim. If a dim has no role there, it follows from the
-    operands: the product sums over a dim that is not written. A dim that both operands have is the number of
-    products.
+    operands: the product sums over a dim that is not written. Any other dim that both operands have is a
+    number of equal products.
     """
     first, second = op.reads[0], op.reads[1]
     written = {axis for access in op.writes for axis in access.axes}

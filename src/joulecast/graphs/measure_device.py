@@ -1,4 +1,5 @@
-"""Measures rates of large products and copies on a GPU, which no description has. It takes a minute.
+"""Measures the rates of large products and copies on a GPU. (Data sheets do not have these rates.) The
+measurement takes a minute.
 
     joulecast profile --device my-gpu.yaml        then        joulecast simulate --platform my-gpu.yaml ...
 

@@ -50,7 +50,8 @@ _ARRIVAL_S = 600.0
 
 @dataclass(frozen=True)
 class StepTimes:
-    """Times of a whole step, and of a step timed op by op. ``waited`` is the share of both without a core."""
+    """Times of a whole step, and of a step timed op by op. ``waited`` is the share of the time of these two
+    steps in which the rank had no core."""
 
     whole: float
     by_op: dict[tuple[str, Direction], float]

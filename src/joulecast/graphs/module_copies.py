@@ -74,7 +74,8 @@ class Unpacked(nn.Module):
 
 
 def _bytes(tensor: Any) -> int:
-    """Bytes of a tensor, also of one that is made of others, and of its scales in bitsandbytes."""
+    """Bytes of a tensor. If it consists of other tensors, their bytes are added. The scales of a tensor that
+    bitsandbytes has quantised are included."""
     parts = tensor.__tensor_flatten__()[0] if hasattr(tensor, "__tensor_flatten__") else ()
     inside = [getattr(tensor, name) for name in parts]
     scales = getattr(getattr(tensor, "quant_state", None), "absmax", None)
@@ -163,7 +164,8 @@ class _Copies:
         return value
 
     def _function(self, own: FunctionType, package: str) -> FunctionType:
-        """A function that stands in a module, such as a ``forward`` around the module's own."""
+        """The copy of a function that is an attribute of a module, such as a ``forward`` that wraps the
+        module's own. The variables that the function holds are copied, too."""
         cells = own.__closure__ or ()
         places = tuple(CellType() for _ in cells)
         function: FunctionType = self._keep(

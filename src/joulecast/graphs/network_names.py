@@ -60,9 +60,10 @@ class TransformerSize:
     qkv_bias: bool = False
     """Whether the products that make queries, keys and values have biases, even if ``bias`` is no (Qwen2)."""
     out_bias: bool = False
-    """The same for the product behind attention."""
+    """Whether the product behind attention has a bias, even if ``bias`` is no."""
     mlp_bias: bool = False
-    """The same for the products of an MLP that is no mixture."""
+    """Whether the products of an MLP have biases, even if ``bias`` is no. Experts of a mixture have none
+    then."""
     prenorm: bool = True
     """Whether a norm stands before attention, before the MLP and at the end of the network."""
     dropout: float = 0.1
@@ -92,7 +93,8 @@ class TransformerSize:
     kv_rank: int = 0
     """Width that keys and values come from (multi-head latent attention, DeepSeek); 0: plain attention."""
     rope: int = 0
-    """Width of latent attention's heads with rotary positions, in addition to ``head_dim`` without."""
+    """Width of the part with rotary positions in each head of latent attention. It is added to ``head_dim``,
+    the width of the part without."""
     patch: int = 0
     image: int = 0
     classes: int = 0

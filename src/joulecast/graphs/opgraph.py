@@ -87,7 +87,7 @@ class Tensor:
 
     @property
     def is_weight(self) -> bool:
-        """Whether it is a weight, trained or frozen."""
+        """Whether the tensor is a weight, trained or frozen."""
         return self.role in ("parameter", "frozen")
 
 

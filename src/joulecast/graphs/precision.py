@@ -44,7 +44,8 @@ class Precision:
         return self.tensor_bytes < _STATE_BYTES and not self.plain
 
     def of_products(self, known: Container[str]) -> str:
-        """The precision of products whose operands have the precision of the other tensors.
+        """The name of the precision at which products compute, except products with narrow operands (as in
+        fp8).
 
         ``known`` has the precisions at which the device has rates.
         """

@@ -274,7 +274,8 @@ def adaptive_avg_pool(call: Call) -> View:
 
 
 def _direction(call: Call, x: View, weights: list[View], steps: int) -> View:
-    """One layer in one direction. ``weights`` are those of inputs and hidden states, and then the biases."""
+    """Add one recurrent layer in one direction. ``weights`` are, in order: the weights of the inputs, the
+    weights of the hidden states, and the biases."""
     of_input, of_hidden, *biases = weights
     of_inputs = linear_layer(call, x, of_input, biases[0] if biases else None, splits=False)
     of_states = linear_layer(

@@ -226,7 +226,7 @@ class _Network:
         columns, and the second one by rows.
 
         Args:
-            experts: whether each expert has its own layers. ``x`` has the tokens of each.
+            experts: whether each expert has its own layers. Then ``x`` has the tokens of every expert.
         """
         net, size = self.net, self.size
         bias = size.bias or (size.mlp_bias and not experts)

@@ -40,7 +40,7 @@ def write_out_unfused(graph: OpGraph) -> OpGraph:
     """The graph. Attention is written out if torch has no fused kernel for it.
 
     Torch has none if the mask is learnt, such as the biases of positions in T5 and Swin, or if keys and
-    values are repeated by broadcasting, as in Falcon. Torch computes both at 32 bits
+    values are repeated by broadcasting, as in Falcon. In both cases, torch computes attention at 32 bits
     (``_scaled_dot_product_attention_math``).
     """
 

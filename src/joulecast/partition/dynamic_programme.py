@@ -180,8 +180,8 @@ def state_windows(problem: Problem, bottleneck: float) -> list[WeightRange]:
 def _straight_windows(
     problem: Problem, bottleneck: float, gaps: tuple[list[float], list[float]]
 ) -> list[WeightRange]:
-    """The windows if each device has one stage. Then a stage ends at the edge of every window, so the edge is
-    in no gap."""
+    """The ranges of :func:`state_windows`, if each device has one stage. Then a stage ends at the edge of
+    every range, so the edge is in no gap."""
     total, devices = problem.order.total, problem.devices
     least, most = [0.0] * (devices + 1), [total] * (devices + 1)
     most[0], least[devices] = 0.0, total

@@ -16,12 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 _EXACT_BITS = 50
-"""Most bits of the sum of all weights, counted in their unit. A float has 53 bits, so such sums are exact."""
+"""Largest number of bits of the sum of all weights, as a multiple of their unit. A float has 53 bits, so such
+sums are exact."""
 _FEW_NODES = 12
 """Up to this number of nodes, adding weights node by node is faster than byte by byte."""
 _VISITS_PER_IDEAL = 4
-"""Largest number of intervals that the search may visit, for each ideal of its limit. If no interval is
-visited in vain, it needs 2."""
+"""Largest number of intervals that the search may visit, for each ideal of its limit. If every visited
+interval has an ideal of a window, the search visits at most 2 for each ideal."""
 
 
 class TooManyIdeals(Exception):

@@ -142,7 +142,8 @@ def _loss(outputs: Any, labels: Tensor) -> Tensor:
 
 
 class _Rank:
-    """One rank's part of a measurement; rank 0 also measures what takes one process."""
+    """One rank's part of a measurement. Rank 0 also measures what runs in one process: every stage alone, and
+    the whole network."""
 
     def __init__(self, job: dict[str, Any], cores: int) -> None:
         torch.manual_seed(0)
@@ -206,7 +207,7 @@ class _Rank:
         return float(-ends[1] - ends[0])
 
     def turn(self, work: Callable[[], Any]) -> list[Any]:
-        """The results of the steps that count."""
+        """Run a step several times. Returns the result of each run after the warm-up."""
         found = []
         for _ in range(WARM_UP + ITERATIONS):
             self.network.zero_grad()

@@ -16,7 +16,7 @@ _US_PER = {"us": 1.0, "ms": 1e3}
 
 
 def _number(value: float) -> float | int:
-    """Whole numbers without a point: microseconds and bytes."""
+    """The number, as an ``int`` if it is whole (microseconds, bytes)."""
     return int(value) if float(value).is_integer() else value
 
 

@@ -100,7 +100,7 @@ class _Search:
         self.problem, self.most_ideals = problem, most_ideals
         self.bound = lower_bound(problem)
         self.bound_by = _BY_WORK
-        """Why nothing is below the bound."""
+        """The reason why no pipeline has a bottleneck below the bound."""
         self.chain: Chain | None = None
         self.listed = 0
         self._contractions: list[Contraction] = []
@@ -122,11 +122,11 @@ class _Search:
 
     @property
     def is_settled(self) -> bool:
-        """Whether nothing below the best pipeline exists."""
+        """Whether it is proven that no pipeline is faster than the best one so far."""
         return self.bound >= self.best
 
     def contract(self) -> None:
-        """Continue with the smaller problem that a better pipeline can still cut."""
+        """Make the problem smaller: nodes that a better pipeline cannot separate become one node."""
         while (smaller := contracted(self.problem, self.best)) is not None:
             self._contractions.append(smaller)
             self.problem = smaller.problem
@@ -229,7 +229,7 @@ def best_plan(problem: Problem, most_ideals: int = MOST_IDEALS) -> Plan:
 
 
 def _searched(problem: Problem, most_ideals: int) -> _Search:
-    """The search after it has ended."""
+    """Run the search for the best pipeline. Returns its state at the end."""
     search = _Search(problem, most_ideals)
     if problem.only_work_counts:
         search.keep(first_chain(problem, cuts_by_work=True))

@@ -21,14 +21,15 @@ CostModel = Literal["compute", "max", "sum"]
 Floats = NDArray[np.float64]
 
 PARAMETER_COPIES = 3
-"""Weights, gradients and momenta."""
+"""Bytes in memory for each byte of parameters: weights, gradients and momenta."""
 _BOTH_WAYS = 2
-"""An activation goes forward, its gradient comes back."""
+"""Number of transfers over a cut for each activation: the activation goes forward, its gradient comes
+back."""
 _US = 1e6
 _ROUNDING = 1e-9
 _LARGEST, _EXACT_BITS = 1e300, 51
-"""Sums from the first number on are not rounded. The second one is the number of bits of a sum: two of a
-float's 53 bits are left over, because some numbers are counted more than once."""
+"""If the sum of all numbers is at least the first value, they are not rounded. The second value is the number
+of bits that a sum may have. It is two below a float's 53, because some numbers are counted more than once."""
 
 
 @dataclass(frozen=True)

@@ -44,7 +44,7 @@ class PipelineRun(Section):
 
     @property
     def name(self) -> str:
-        """Name of its files."""
+        """Name of the files of this run."""
         return (
             f"{self.network}-s{self.stages}-{self.planner}-{self.schedule}-m{self.micro_batches}"
             f"-b{self.batch_size}-i{self.image_size}"

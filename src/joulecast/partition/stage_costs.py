@@ -90,7 +90,9 @@ class StageCosts:
         costs = np.array([outputs[number].cost for number in crossing])
 
         def by_output(combine: np.ufunc) -> NDArray[np.uint8]:
-            """Whether each end has some, or all, of the later readers of each output."""
+            """For each output (row) and each end (column), whether the ideal at this end contains readers of
+            the output after ``begin``. With ``bitwise_or``, one of them is enough. With ``bitwise_and``, it
+            must contain all."""
             rows = [
                 combine.reduce(inside[list(nodes_in_set(outputs[n].consumers & outside))], axis=0)
                 for n in crossing

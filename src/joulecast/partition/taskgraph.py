@@ -43,7 +43,7 @@ class Task:
 
     @property
     def work_us(self) -> int:
-        """Forward and backward together."""
+        """Microseconds of the forward and the backward pass together."""
         return self.forward_us + self.backward_us
 
 
@@ -78,7 +78,7 @@ class TaskGraph:
 
     @property
     def work_us(self) -> int:
-        """Forward and backward of all tasks."""
+        """Microseconds of the forward and backward passes of all tasks."""
         return sum(task.work_us for task in self.tasks)
 
     def write(self, path: Path) -> None:

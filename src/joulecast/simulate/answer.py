@@ -83,8 +83,9 @@ def search_request(request: SearchRequest, value_on: Callable[[Platform], Value 
 def at_clock(
     costs: CachedCosts, limit_w: float | None, sm_mhz: float | None
 ) -> tuple[CachedCosts, float]:
-    """The same as :func:`joulecast.graphs.clocks.set_clock`. Measured steps correct the costs at every clock
-    in the same way."""
+    """Costs at a power limit, at a clock, or at both. Also the resulting clock in MHz (see
+    :func:`joulecast.graphs.clocks.set_clock`). Measured steps correct the costs at every clock in the same
+    way."""
     slower, mhz = set_clock(costs.costs, limit_w, sm_mhz)
     return CachedCosts(slower, costs.op_cache, costs.evidence), mhz
 

@@ -130,7 +130,8 @@ class ClusterLinks:
 
 
 def _parts(tests: Iterable[CollectiveTest], large: bool) -> list[CollectiveTest]:
-    """Tests with their large or small points. Tests of one collective on the same GPUs are joined."""
+    """The tests, only with their points of large buffers (``large``) or of small ones. Tests of one
+    collective on the same GPUs become one test."""
     alike: dict[tuple[str, int, int], CollectiveTest] = {}
     for test in tests:
         shape = (test.collective, test.nodes, test.gpus)

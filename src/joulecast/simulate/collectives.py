@@ -72,7 +72,8 @@ def sent_share(kind: Kind, algorithm: Algorithm, ranks: int) -> float:
 
 
 def _exchanges(groups: Ints, flow: Ints, shares: list[float]) -> Hops:
-    """Hops in which each rank exchanges with ranks whose place differs in one bit, a share with each."""
+    """Hops in which each rank exchanges with the ranks whose place differs in one bit. ``shares`` has, for
+    each bit, the share that is sent to the rank with this other bit."""
     ranks = groups.shape[1]
     places, targets = np.arange(ranks), []
     for bit in range(len(shares)):

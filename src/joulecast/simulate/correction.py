@@ -28,7 +28,7 @@ more. This helps if the whole GPU is off, and makes other steps worse if the ste
 after one step is 6.2 % for scales from 0.03 to 0.055, and 7 % for 0.08. If all steps of a GPU are made 15 %
 slower, the error is 12 % for a scale of 0.03, 10 % for 0.055 and 8 % for 0.08."""
 _OWN, _OWN_TAIL = 0.08, 3
-"""The same for the error that each step has alone."""
+"""Scale and degrees of freedom of the second part of a step's error, which is the step's own."""
 _REACH = 1.0
 """Doublings of a number in the setting over which the correlation of steps' own errors falls to 1 / e. Values
 from 0.5 to 2 make no visible difference."""
@@ -69,7 +69,8 @@ class MeasuredError:
     step: float
     """Logarithm of the measured seconds of the step over the predicted ones."""
     ops: float
-    """The same for the ops, if they cause the whole error."""
+    """Logarithm of the factor for the seconds of all ops with which the simulated step would take as long as
+    the measured one."""
 
     @property
     def share(self) -> float:
@@ -89,7 +90,8 @@ class MeasuredSteps:
 
     errors: tuple[MeasuredError, ...]
     remark: str | None = None
-    """Names the measured steps, and the odd ones among them."""
+    """A remark for the user. It names the measured steps, and says which of them is far from its
+    simulation."""
 
     @cached_property
     def shared(self) -> float:
@@ -109,7 +111,8 @@ class MeasuredSteps:
 
     @cached_property
     def _own(self) -> NDArray[np.float64]:
-        """For each measured step, the weight of its own error. Similar steps share a weight."""
+        """For each measured step, its weight in the correction of other steps. The weights are chosen so that
+        the correction of a measured step is its own error. Similar steps divide a weight."""
         between = self._alike([error.setting for error in self.errors])
         left = np.array([error.ops - self.shared for error in self.errors])
         return np.linalg.solve(between + _REPEATS * np.eye(len(left)), left)

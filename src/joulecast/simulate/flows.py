@@ -114,7 +114,8 @@ class Transfers:
         return signatures(self.device_mesh.group_of(axis), of_device)[groups[:, 0]]
 
     def _add(self, kind: Kind, name: object, groups: Ints, devices: Ints, signature: Ints) -> None:
-        """Add the flows of groups, one for each signature. ``devices`` find their flow by class."""
+        """Add the flows of groups, one for each signature. The classes of ``devices`` (a row for each group)
+        get the flow of their group under ``name``."""
         class_of = self.device_mesh.classes.of_device
         _, rows, flow_of_group = np.unique(signature, return_index=True, return_inverse=True)
         base = len(self.specs)
@@ -191,7 +192,8 @@ class Transfers:
         return float(along.mean()) * steps_of(kind, self.algorithm, len(group))
 
     def priced(self) -> tuple[list[Flow], list[float]]:
-        """All flows with their members, ports and prices, and the bytes/s of each port."""
+        """All flows, each with its members, its ports, and what its bytes cost. Also the bytes/s of each
+        port."""
         flows, launch = [], self.cluster.collective_launch_s
         usages, capacity = self._port_usage()
         for number, usage in enumerate(usages):

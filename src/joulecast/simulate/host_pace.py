@@ -16,8 +16,8 @@ from joulecast.simulate.placement import PlacedOp
 
 @dataclass(frozen=True)
 class HostPace:
-    """How the host and the kernels of plain PyTorch keep a device busy. By default, as in code that never
-    waits for its host: it fuses its kernels, or replays them as a graph."""
+    """How the host and the kernels of plain PyTorch keep a device busy. The defaults are for code that never
+    waits for its host, because it fuses its kernels, or replays them as a graph."""
 
     share: float = 0.0
     """Seconds in which the host starts kernels, divided by the seconds in which the device runs them."""

@@ -76,7 +76,8 @@ def _feeds_matmul(graph: OpGraph, op: Op) -> bool:
 
 
 def _sharded_dim(op: Op, shards: Mapping[str, int], graph: OpGraph, *kinds: DimKind) -> str | None:
-    """The dim of these kinds that an op must split to keep the shards of its inputs, if it can."""
+    """The dim that an op splits if it keeps the shards of its inputs; ``None`` if there are no shards, or if
+    the dim is of none of these kinds."""
     for access in op.reads:
         place = shards.get(access.tensor)
         if place is None or graph.tensors[access.tensor].role != "activation":
@@ -172,7 +173,8 @@ _POSITIONS = {
     ("softmax", "key"),
     ("softmax", "features"),
 }
-"""Kinds of ops that work on tokens or positions, each with its dim of them."""
+"""Kinds of ops that work on tokens or positions. With each kind: the name of its dim of tokens or
+positions."""
 
 
 def sequence_length(graph: OpGraph) -> int | None:

@@ -90,7 +90,8 @@ _PRECISIONS = {
 }
 _REPLICAS = "DistributedDataParallel"
 _OWN_PRECISIONS = {"bf16": "amp", "fp32": "fp32"}
-"""Precisions of campaigns in the simulator. At bf16, a campaign uses autocast, with weights at fp32."""
+"""The simulator's name for each precision of a campaign. At bf16, a campaign uses autocast, with weights at
+fp32."""
 
 
 def precision_of(info: RunInfo) -> str | None:

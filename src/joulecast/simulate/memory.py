@@ -143,7 +143,9 @@ class _Stage:
         return peak, where
 
     def _freed(self) -> dict[int, list[str]]:
-        """Saved tensors by the op whose backward needs them last. It is the first op that keeps them."""
+        """For the place of each op: the saved tensors that no backward needs after the backward of this op.
+        The backward runs in the opposite order, so this op is the first one that keeps them, or the first one
+        of a group that is recomputed from them."""
         first = {tensor: places[0] for tensor, places in self.keepers.items()}
         for places in self.units.values():
             for place in places:
@@ -155,7 +157,8 @@ class _Stage:
         return freed
 
     def backward_peak(self) -> tuple[float, int, tuple[float, float, int]]:
-        """Most bytes during a backward that starts with the saved tensors, the op, and ``with_gradients``."""
+        """Three results: the most bytes during a backward that starts with the saved tensors; the place of
+        the op at which they are in memory; and ``with_gradients`` of :class:`_StagePeaks`."""
         now = self.saved_bytes
         freed = self._freed()
         gradients = of_weights = 0.0
@@ -204,8 +207,9 @@ class _StagePeaks:
     """Most bytes during a backward that starts with the saved tensors; 0 without a backward."""
     backward_at: int
     with_gradients: tuple[float, float, int]
-    """Bytes of activations, and of weights whose gradients exist, when both together are largest, and the
-    place of the op. They count if each step allocates its gradients again."""
+    """The moment of the backward at which activations and gradients of weights together are largest: the
+    bytes of the activations, the bytes of the weights whose gradients exist, and the place of the op. It is
+    used if each step allocates its gradients again."""
 
 
 def _shape_of(program: StageProgram) -> Hashable:

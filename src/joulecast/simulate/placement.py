@@ -279,7 +279,7 @@ def _recomputed(graph: OpGraph, units: list[str], settings: list[Node]) -> list[
 def _split(
     graph: OpGraph, strategy: Strategy, placements: Placements, numbers: Mapping[str, int]
 ) -> list[Split]:
-    """Infer the parts of the placements that the settings leave open."""
+    """The split of each op. It is inferred where ``placements``, from the settings, leaves it open."""
     used = _axes_of_tree(strategy.tree)
     for axis, size in strategy.mesh.items():
         if axis == "pipeline" or size == 1:

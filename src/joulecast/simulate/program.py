@@ -140,7 +140,8 @@ class ProgramBuilder:
         self.shards_kept = strategy.sequence_parallel
         """Whether a tensor that a product gathers is kept for the backward only as a shard (Megatron)."""
         self.parts_sent = parts_sent
-        """Parts in which tensor ranks send a tensor to another stage if all of them have it (Megatron)."""
+        """Number of parts in which the tensor ranks send a tensor to another stage, if each of them has the
+        whole tensor (Megatron)."""
         self.inference = inference
         self.items: dict[int, list[PlacedOp]] = defaultdict(list)
         """The ops of each stage."""
@@ -172,7 +173,8 @@ class ProgramBuilder:
         }
 
     def _layout(self, access: Access, item: PlacedOp, absent: Place) -> Layout:
-        """:func:`layout_of` for an op. Equal blocks have the same layouts."""
+        """The layout in which an op reads or writes a tensor (:func:`layout_of`). Equal blocks share a
+        result."""
         key = item.split, access.axes, absent
         if key not in self._layouts:
             self._layouts[key] = layout_of(access, item.placement, self.mesh, absent)
@@ -226,7 +228,8 @@ class ProgramBuilder:
         phase.send(Message("send", "", size, f"send {what}{tensor}", after, behind, crossing))
 
     def _receive(self, phase: Phase, step: Step, crossing: Crossing) -> None:
-        """Let the next step of a phase wait for another stage, and for its parts to be gathered."""
+        """Let the next step of a phase wait for a tensor of another stage. If tensor ranks receive the tensor
+        in parts, the step also waits until the parts are gathered."""
         tensor, layout = crossing.tensor, crossing.layout
         if self._parts_sent(layout) == 1:
             step.receives.append(crossing)
@@ -337,8 +340,8 @@ class ProgramBuilder:
         What all-to-alls brought to experts was kept.
 
         Args:
-            known: inputs that other products of this backward have gathered again. Queries, keys and values
-                share one. The input is added.
+            known: inputs that products of this backward have already gathered again. They are not gathered
+            twice. (For example, queries, keys and values have the same input.) The input is added here.
         """
         messages: list[int] = []
         if not self.shards_kept or item.op.kind != "linear":

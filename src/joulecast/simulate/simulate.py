@@ -46,7 +46,7 @@ class Assumptions:
     """Assumptions of a simulation besides the strategy. The switches are for ablations."""
 
     mode: Literal["default", "proteus"] = "default"
-    """Model of the step. ``proteus`` has the communication model and overlap of that paper."""
+    """Model of the step. ``proteus`` has the communication model and the overlap of the Proteus paper."""
     stragglers: Mapping[int, float] = field(default_factory=dict)
     """Devices that are slower, and the factor on the time that they compute."""
     folded: bool = True

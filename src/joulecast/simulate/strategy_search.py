@@ -46,8 +46,8 @@ from joulecast.simulate.strategy_space import (
 )
 
 Value = Callable[[float, float], float]
-"""The value that ranks strategies, from the seconds of a step and of computing. It never falls with
-either."""
+"""A function of the seconds of a step and the seconds of computing in it. Its value ranks strategies, the
+least first. If one of these times gets longer, the value does not become smaller."""
 _ROUNDING = 1e-7
 """Largest share by which a least time may be above the time itself."""
 _NOT_SENT = OpGraph("", (), {}, 0)

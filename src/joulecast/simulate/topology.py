@@ -26,7 +26,8 @@ Way = tuple[tuple[int, int], ...]
 """The hops of a ring."""
 
 _THROUGH_THE_HOST = 0.5
-"""Rate between GPUs without a link, in links: PCIe 3.0 through the host, 10 of 22 GB/s."""
+"""Rate between two GPUs without a link, divided by the rate of a link. Without a link, bytes go through the
+host over PCIe 3.0, at about 10 GB/s in place of 22."""
 
 
 def _ways(links: Links, places: tuple[int, ...]) -> list[Way]:
