@@ -21,10 +21,11 @@ from joulecast.runs.record import Outcome, RunInfo, RunRecord
 from joulecast.runs.spec import RunSpec
 
 _SEEN_S = 1.0
-"""Other load is judged over at least this many seconds, as far as the sampler ran that long."""
+"""The load of other programs is judged over at least this number of seconds, or over the whole time of the
+sampler if that is shorter."""
 _SHORTEST_JUDGED_S = 0.2
-"""If the sampler ran for at most this time (s), the other load is not judged: the kernel counts work in ticks
-of 10 ms."""
+"""If the sampler ran for at most this time (s), the load of other programs is not judged: the kernel counts
+CPU time in ticks of 10 ms."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ class SampledHost:
 def _meter_infos(
     hosts: Sequence[SampledHost], power: pd.DataFrame, outcome: Outcome, period_s: float
 ) -> list[MeterInfo]:
-    """The meters of all hosts, and how well each was read over the run."""
+    """The meters of all hosts. For each: how completely it was read during the run."""
     infos = []
     meters = [meter for host in hosts for meter in host.samples.facts.meters]
     for meter in meters:

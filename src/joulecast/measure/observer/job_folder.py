@@ -36,7 +36,7 @@ _SILENT_S = 120.0
 killed. (A sampler writes every few seconds.)"""
 _LOCK = "lock"
 PREFIX = ".job-"
-"""Begin of the names of the folders of launches."""
+"""Each folder of a launch has a name that begins with this."""
 _PROCESS = re.compile(r"process-(\d{1,9})\.json", re.ASCII)
 
 Count = Annotated[int, Field(ge=0, le=10**18)]
@@ -209,20 +209,20 @@ class JobFiles:
         return validated(TypeAdapter(kind), content, str(path))
 
     def ranks(self) -> list[int]:
-        """The processes that have arrived."""
+        """Ranks of the processes that have arrived, in ascending order."""
         names = (_PROCESS.fullmatch(path.name) for path in self.path.iterdir())
         return sorted(int(name[1]) for name in names if name)
 
     def samples_of(self, rank: int) -> Path:
-        """The file with the samples of a process's sampler."""
+        """Path of the file with the samples from the sampler that process ``rank`` started."""
         return self.path / f"host-{rank}{SAMPLES}"
 
     def ended(self, rank: int) -> bool:
-        """Whether the command of a process has ended."""
+        """Whether the command that process ``rank`` started has ended."""
         return (self.path / f"ended-{rank}.json").is_file()
 
     def marks_of(self, rank: int) -> list[Process]:
-        """The processes that trained, of those that the command of process ``rank`` started."""
+        """The command of process ``rank`` started processes. Returns those of them that trained."""
         return read_processes(self.path / f"marks-{rank}")
 
     def remove(self) -> None:
@@ -261,7 +261,7 @@ class JobFolder(JobFiles):
         return self.path / f"marks-{self.place.rank}"
 
     def is_first_of_host(self) -> bool:
-        """Whether this process is the first of its host to ask."""
+        """Whether this process is the first one on its host that calls this function."""
         name = self.host.replace("/", "_")
         try:
             (self.path / f"sampler-{name}.lock").touch(exist_ok=False)
@@ -279,13 +279,13 @@ class JobFolder(JobFiles):
         return True
 
     def ranks_of_host(self) -> list[int]:
-        """The processes of this host that have arrived so far."""
+        """Ranks of the processes on this host that have arrived so far."""
         known = {rank: self.read(f"process-{rank}", Came) for rank in range(self.place.size)}
         return [rank for rank, part in known.items() if part and part.host == self.host]
 
     def pids_of_host(self, patience_s: float) -> tuple[int, ...]:
-        """Process ids of the launch on this host. Waits until all processes of the launch have arrived, or
-        some time has passed."""
+        """Ids of the launch's processes on this host. Waits until all processes of the launch have arrived,
+        but at most ``patience_s``."""
         everywhere = range(self.place.size)
         self.wait(
             lambda: all(self.read(f"process-{rank}", Came) for rank in everywhere), patience_s

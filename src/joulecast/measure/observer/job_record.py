@@ -34,7 +34,7 @@ INCOMPLETE = "incomplete: the measurement was killed; made of what its processes
 
 
 def begin(job: JobFiles, asked: RunSpec) -> None:
-    """Write the request, and the time at which the run's clock begins: now."""
+    """Write the request, and the current time. The run's clock begins at this time."""
     job.write("began", Began(training=asked, utc=datetime.now(UTC), clock_s=time.monotonic()))
 
 

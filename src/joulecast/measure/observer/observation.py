@@ -32,14 +32,15 @@ from joulecast.runs.spec import RunSpec
 
 _SITE = Path(__file__).parent / "site"
 FOLDER = "JOULECAST_OBSERVER"
-"""Variable that has the folder for the marks, in the processes of a command that is measured."""
+"""Environment variable of the measured command and its processes: the folder for their marks."""
 CAPTURE = "JOULECAST_CAPTURE"
-"""Variable that names the function with which they capture the trained network, as ``module:function``."""
+"""Environment variable of the measured command and its processes: the function that captures the trained
+network, as ``module:function``."""
 
 _PATIENCE_S = 120.0
-"""Time that the other processes of a launch get, after the end of this one."""
+"""Seconds for which a process waits for the other processes of its launch after its own end."""
 _JOINING_S = 10.0
-"""Time in which the processes of a launch are expected to start."""
+"""Seconds in which all processes of a launch are expected to start."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ class Result:
     record: RunRecord | None = None
     why_not: str | None = None
     of_killed: Sequence[str] = ()
-    """Lines about records that were made of what killed measurements had left."""
+    """Text lines about killed measurements: one line for each record that was made from their files."""
 
 
 def _offset(job: JobFolder) -> ClockOffset | None:
@@ -70,7 +71,7 @@ def _offset(job: JobFolder) -> ClockOffset | None:
 
 
 def _begun_sampler(job: JobFolder, asked: RunSpec) -> Sampler:
-    """The sampler of this host, after its first readings."""
+    """Start the sampler of this host. Returns it after its first readings."""
     load = load_now()
     label = job.host.partition(":")[0]
     order = SamplerOrder.of(asked, label, job.pids_of_host(_JOINING_S))
@@ -179,7 +180,8 @@ class Observation:
 
 
 def _wait_for_all(job: JobFolder) -> list[str]:
-    """Wait for the other processes. Returns what is missing from them."""
+    """Wait until all processes and samplers of the launch have ended, but only for a limited time. Returns a
+    fault for each kind that is still missing."""
     ranks = range(job.place.size)
     job.wait(lambda: all(job.ended(rank) for rank in ranks), _PATIENCE_S)
     late = [rank for rank in ranks if not job.ended(rank)]

@@ -28,9 +28,9 @@ _FEWEST_STEPS = 3
 """Steps that a process must make before its first one is left out as a warm-up."""
 
 _WARM_UP, _WARM_UP_S = 5.0, 0.2
-"""A step behind the first one is a warm-up, too, if it lasts more than this number of times as long as the
-median, and more than this number of seconds longer. (torch.compile may compile again in the second step.) A
-difference of fewer seconds is noise of short steps."""
+"""Factor, and seconds. The steps directly after the first one are a warm-up, too, as long as each is slow:
+longer than the factor times the median step, and longer than the median step plus the seconds. (torch.compile
+may compile again in the second step.) A difference of fewer seconds is noise of short steps."""
 _LONGEST = 0.2
 """A remark names a step if it is longer than the median by at least this share of the time of all steps, and
 by at least ``_WARM_UP_S`` seconds."""
@@ -84,21 +84,21 @@ def _ranks(processes: Sequence[tuple[Process, SampledHost]], remarks: list[str])
 
 
 def steps_made(ranks: Sequence[Rank], until_s: float) -> int:
-    """Number of steps that all ranks have ended before a moment on the run's clock. If this is 0, the number
-    of all steps that they have ended."""
+    """Number of steps that every rank ended by ``until_s`` on the run's clock. If this is 0, the number of
+    steps that every rank ended at any time."""
     by_then = [rank.host.clock(rank.steps.ends) <= until_s for rank in ranks]
     return min(int(ended.sum()) for ended in by_then) or min(len(ended) for ended in by_then)
 
 
 def _step_lengths(ranks: Sequence[Rank], first: int, last: int) -> npt.NDArray[np.float64]:
-    """Seconds of the steps after ``first``, to ``last``. A step ends when the last rank has ended it."""
+    """Seconds of each of the steps ``first + 1`` to ``last``. A step ends when the last rank has ended it."""
     ends = [rank.host.clock(rank.steps.ends[first : last + 1]) for rank in ranks]
     return np.diff(np.max(ends, axis=0))
 
 
 def _warm_up(ranks: Sequence[Rank], made: int) -> int:
-    """Number of steps at the beginning that do not count: the first, and those behind it that last much
-    longer than a usual step. At least half of them count."""
+    """Number of steps at the beginning that do not count: the first step, and the steps directly after it
+    that last much longer than the median. At least half of all steps count."""
     if made < _FEWEST_STEPS:
         return 0
     lasting = _step_lengths(ranks, 0, made - 1)
@@ -116,8 +116,8 @@ def _window(
     left_out: list[str],
     remarks: list[str],
 ) -> tuple[int, int]:
-    """First and last step that count. If the run does not have the steps that were requested, fits leave
-    it out."""
+    """Numbers of the first and the last step that count. If the user requested steps that the run does not
+    have, ``left_out`` gets the reason. Fits then leave the run out."""
     made = steps_made(ranks, until_s)
     usual = _warm_up(ranks, made), made - 1
     if usual[0] > 1 and asked is None:
@@ -135,7 +135,8 @@ def _window(
 
 
 def longest_step(ranks: Sequence[Rank], first: int, last: int) -> list[str]:
-    """A remark if one step takes so much of the time that the mean step is not the usual one."""
+    """A remark about the longest step, if it makes the mean step much longer than the median. Otherwise
+    empty."""
     lasting = _step_lengths(ranks, first, last)
     if len(lasting) < _FEWEST_STEPS:
         return []
@@ -151,8 +152,8 @@ def longest_step(ranks: Sequence[Rank], first: int, last: int) -> list[str]:
 
 
 def _stages(ranks: Sequence[Rank], first: int, last: int) -> pd.DataFrame:
-    """Stages on the run's clock. The exchange is divided into waiting for other ranks and the exchange
-    itself."""
+    """The stages of all ranks, on the run's clock. Each exchange is divided into two stages: waiting for
+    other ranks, and the exchange itself."""
     names = list(STAGES)
     tables = []
     for number, rank in enumerate(ranks):
@@ -173,7 +174,7 @@ def _stages(ranks: Sequence[Rank], first: int, last: int) -> pd.DataFrame:
 
 
 def _with_wait(stages: pd.DataFrame) -> pd.DataFrame:
-    """Cut the wait from each exchange: the time until the last rank of the step has begun its own
+    """Split each exchange into a wait and a copy. The wait ends when the last rank has begun this
     exchange."""
     copies = stages["stage"] == "communicating_copy"
     if not copies.any():
@@ -274,7 +275,7 @@ def _spec(asked: RunSpec, hosts: Sequence[SampledHost], ranks: Sequence[Rank]) -
 
 
 def _parameters(ranks: Sequence[Rank]) -> int | None:
-    """Number of parameters of the network, of which each rank may have a part."""
+    """Number of parameters of the whole network. If each rank has only a part, the parts are added up."""
     known = [rank.parameters for rank in ranks]
     if not ranks[0].facts.has_parts or None in known:
         return known[0]

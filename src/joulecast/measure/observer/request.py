@@ -98,7 +98,8 @@ class MeasureRequest(ObserveRequest):
 def observed(
     request: ObserveRequest, words: Sequence[str], metering: MeterSettings = AS_USUAL
 ) -> RunSpec:
-    """What a user asks to observe, with the words of its command. Its ranks are not known yet.
+    """The specification of a run that observes the user's command, from the request and the words of the
+    command. The number of ranks is not known yet.
 
     Raises:
         JoulecastError: an unknown platform.

@@ -33,7 +33,7 @@ MARK = np.dtype([("kind", "u1"), ("start", "<f8"), ("length", "<f4"), ("amount",
 Marked = NDArray[np.void]
 Floats = NDArray[np.float64]
 Stage = tuple[int, str, float, float]
-"""Step, stage, start and stop."""
+"""One stage of a step: number of the step, name of the stage, start, stop (both in s on the host's clock)."""
 _PART_STEPS = 10_000
 _LATEST_S, _LARGEST, _MOST_OPTIMIZERS = 1e10, 1e18, 1e6
 """Largest time (s), amount, and number of an optimizer in a mark. Larger values are errors."""
@@ -41,7 +41,7 @@ _Number = Annotated[int, Field(ge=0, le=10**9)]
 
 
 def _updates(marked: Marked) -> NDArray[np.int64]:
-    """Number of updates of each optimizer, by the optimizer's number."""
+    """Number of updates of each optimizer; the index is the number of the optimizer."""
     numbers = marked["amount"][marked["kind"] == marks.UPDATE]
     counted: NDArray[np.int64] = np.bincount(numbers[numbers != marks.PART].astype(np.int64))
     return counted
@@ -71,8 +71,8 @@ def main_optimizers(marked: Marked) -> list[int]:
 def _main_optimizer(marked: Marked) -> int:
     """Number of the optimizer with the most updates.
 
-    If several have as many, it is the last one in a step: after it, the next batch is fetched, or the
-    next backward pass begins.
+    If several optimizers have equally many updates, it is the one that updates last in a step. After the last
+    update, the next batch is fetched, or the next backward pass begins.
     """
     counts = _updates(marked)
     if not len(counts):
@@ -90,7 +90,8 @@ def _main_optimizer(marked: Marked) -> int:
 
 
 class Facts(BaseModel):
-    """What a process notes about itself. ``parameters_0`` and so on belong to its optimizers."""
+    """What a process notes about itself. ``parameters_0`` and so on, by the numbers of its optimizers: how
+    many parameters an optimizer trains."""
 
     model_config = ConfigDict(extra="allow", allow_inf_nan=False)
     __pydantic_extra__: dict[str, Annotated[int, Field(ge=0, le=10**18)]]
@@ -111,13 +112,14 @@ class Facts(BaseModel):
     precision: str | None = None
     tf32: bool = False
     copies_of: str | None = None
-    """Type of the weights, if the optimizer updates copies of them."""
+    """Type of the network's weights, if the optimizer updates copies of the weights and not the weights
+    themselves."""
     exchange_by: str | None = None
     not_profiled: str | None = None
     not_captured: str | None = None
     captured_parameters: _Number | None = None
     captured_samples: _Number | None = None
-    """Samples that the first step called the captured network with."""
+    """Number of samples with which the captured network was called in the first step."""
 
 
 @dataclass(frozen=True)
@@ -196,7 +198,7 @@ class Steps:
 
     @classmethod
     def of(cls, marked: Marked, between_is_exchange: bool = False) -> "Steps":
-        """The steps that the marks show."""
+        """The steps, found from all marks of a process."""
         ordered = marked[np.argsort(marked["start"], kind="stable")]
         updates = ordered[ordered["kind"] == marks.UPDATE]
         main = updates[np.isin(updates["amount"], main_optimizers(ordered))]
@@ -207,7 +209,8 @@ class Steps:
         return chosen
 
     def _per_step(self, kind: int) -> float:
-        """Median number of marks of a kind between two updates."""
+        """Median number of marks of a kind between two updates of the main optimizer. With fewer than two
+        updates: the number of all marks of this kind."""
         if len(self.ends) < 2:
             return float(len(self._kind(kind)))
         counts, _ = np.histogram(self._kind(kind)["start"], bins=self.ends)
@@ -222,8 +225,8 @@ class Steps:
 
     @cached_property
     def fetches(self) -> int:
-        """Number of batches for which a step waits. It is above 1 if gradients add up, and 0 if no batch
-        was seen.
+        """Number of batches for which a step waits. It is above 1 if a step accumulates the gradients of
+        several batches, and 0 if no batch was seen.
 
         It is the median, because a step with an evaluation also fetches the batches of the evaluation.
         """
@@ -231,20 +234,22 @@ class Steps:
 
     @property
     def micro_batches(self) -> int:
-        """Number of backward passes in a step."""
+        """Median number of backward passes in a step."""
         return round(self._per_step(marks.BACKWARD))
 
     @property
     def shows_exchange(self) -> bool:
-        """Whether the marks show any exchange of gradients apart from computing."""
+        """Whether the marks show the exchange of gradients separately from computing."""
         # Collectives before the first update may only set up the model.
         after = self.ends[0] if len(self.ends) > 1 else -np.inf
         hooked = self._kind(marks.EXCHANGE)["start"] > after
         return self.between_is_exchange or bool(hooked.any() or len(self._kind(marks.HIDDEN)))
 
     def samples(self, first: int, last: int) -> Floats:
-        """Number of samples in the steps ``first`` to ``last`` (both included) of this process, for steps
-        whose batches were seen (steps,). Empty if no batch with tensors was seen.
+        """Number of samples in each of the steps ``first`` to ``last`` (both included) of this process
+        (steps,). Steps whose batches were not seen are left out. Empty if no batch with tensors was seen. If
+        another thread fetched the batches long before the steps, there is one value for each batch of the
+        process: the samples of the batch, times the batches of a step.
 
         A step usually has n batches. Before each update, only the last n batches count. Earlier ones were
         fetched by an evaluation. If each batch has a backward pass of its own, a step has as many batches as
@@ -273,8 +278,8 @@ class Steps:
         return np.empty(0)
 
     def of_window(self, first: int, last: int) -> Iterator[Stage]:
-        """Stages of the steps ``first`` to ``last`` (both included), numbered from 0. Step 0 begins with
-        the process's first mark."""
+        """Stages of the steps ``first`` to ``last`` (both included). Steps are numbered from 0. Step 0 begins
+        with the process's first mark."""
         edges = np.concatenate([[self.begin], self.ends])[first : last + 2]
         places = np.searchsorted(self.marks["start"], edges, side="left")
         # DDP may have measured the exposed exchange in only some of the steps.

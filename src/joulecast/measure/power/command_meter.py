@@ -196,12 +196,13 @@ def output_of(words: Sequence[str], timeout_s: float) -> str:
 
 
 class SiteCommand:
-    """The output of the command, as readings. All readings have the quantity of the first one."""
+    """Makes readings from the output of the site's command. If the first output is in joules, all must be in
+    joules; if it is in watts, all must be in watts."""
 
     def __init__(self, words: tuple[str, ...]) -> None:
         self._words = words
         self._first: tuple[bool, float] | None = None
-        """Whether the first reading was an energy, and its joules or watts."""
+        """Two facts about the first reading: whether it was an energy, and its amount in joules or watts."""
 
     def ask(self) -> Reading:
         """Run the command once.

@@ -2,7 +2,7 @@
 
 A sampler (:mod:`joulecast.measure.power.sampler`) reads meters during the whole run. This counter is read
 only at the begin and at the end. NVML renews its counter about every 0.1 s, and RAPL every millisecond. So
-times that are not much longer than this cannot be measured.
+the counter cannot measure a time that is not much longer than this.
 """
 
 import os
@@ -29,9 +29,10 @@ class EnergyCounter:
     """The energy counters of the devices that train, added up.
 
     Args:
-        least_s: shortest run that gets a figure; 0: all runs get one.
-        renewed_s: seconds between two renewals of the counters. It is named in the reason if there is no
-            figure.
+        least_s: shortest time between two readings for which joules are given; 0: joules are given for any
+            time.
+        renewed_s: seconds between two renewals of the counters. If a time is too short, the reason contains
+            this number.
 
     Attributes:
         why_not: why there is no counter; ``None``: there is one.
@@ -51,7 +52,8 @@ class EnergyCounter:
         self._has_failed = False
 
     def begin(self) -> float | None:
-        """Take the first reading of a new series. A fault from before is forgotten."""
+        """Take the first reading of a new series. Returns its joules, as :meth:`read`. An earlier fault is
+        forgotten."""
         for _ in range(2):
             # If the counter had a fault since the last reading, only the first of two readings fails.
             self._has_failed = False

@@ -14,19 +14,20 @@ from joulecast.measure.power.zeus_devices import gpu_utilisation
 _WORK_PERIOD_S = 0.5
 _EARLY_S = 60.0
 _LATER_PERIOD_S = 2.0
-"""Seconds between two looks at the kernel's counters after the first minute. In a run of days, more frequent
-looks would cost more than they show."""
+"""Seconds between two readings of the kernel's counters after the first minute. In a run of days, more
+frequent readings would cost time and show little more."""
 
 ACTIVITY = ("t_s", "cpu_utilisation", "gpu_utilisation", "memory_bytes", "network_bytes_per_s")
 """Columns of a node's activity."""
 WORK = ("t_s", "machine_s", "own_s")
-"""Columns of the work: CPU seconds of the machine and of the run's own processes since some moment."""
+"""Columns of the work of a host: time, CPU seconds of the whole machine, and CPU seconds of the run's own
+processes. Only differences between two rows have a meaning."""
 
 Row = tuple[float | None, ...]
 
 
 class _Pace:
-    """Says when the next look is due. After the first minute, looks are rare."""
+    """Says when the kernel's counters are to be read again. After the first minute, this is rare."""
 
     def __init__(self, early_s: float) -> None:
         self._early_s = early_s
@@ -34,7 +35,7 @@ class _Pace:
         self._looked_s = -_LATER_PERIOD_S
 
     def is_due(self) -> bool:
-        """Whether a look is due now. If so, it counts as done."""
+        """Whether the counters are to be read now. If so, they count as read from now on."""
         now_s = time.monotonic()
         period_s = self._early_s if now_s - self._first_s < _EARLY_S else _LATER_PERIOD_S
         if now_s - self._looked_s < period_s:
@@ -44,7 +45,7 @@ class _Pace:
 
 
 class CpuWork:
-    """CPU seconds of the machine, and of the run's own processes. They are read from time to time."""
+    """Reads from time to time the CPU seconds of the machine, and those of the run's own processes."""
 
     def __init__(self, ranks: tuple[int, ...]) -> None:
         self._ours = (*ranks, os.getpid())
@@ -53,7 +54,7 @@ class CpuWork:
         self._worked_s = 0.0
 
     def look(self, *, at_once: bool = False) -> list[Row]:
-        """A row, if one is due or if ``at_once`` is true."""
+        """One row of :data:`WORK`, if a row is due or ``at_once`` is true. Otherwise empty."""
         if not self._pace.is_due() and not at_once:
             return []
         # A process that has ended leaves nothing to read, unless its parent is ours too.
@@ -61,7 +62,7 @@ class CpuWork:
         return [(time.monotonic(), machine_work_s(), self._worked_s)]
 
     def busiest(self) -> tuple[str, ...]:
-        """Names of the busiest other programs."""
+        """Names of the busiest programs that do not belong to the run."""
         return self._programs.busiest(self._ours)
 
 
@@ -92,8 +93,9 @@ class HostActivity:
         return 0 if counters is None else counters.bytes_sent + counters.bytes_recv
 
     def look(self, *, at_once: bool = False) -> list[Row]:
-        """What each node did since the last row, in the order of ``names``, if a row is due or if
-        ``at_once`` is true. Utilisations are shares of 1; ``None`` for the GPU if there is none."""
+        """One row of :data:`ACTIVITY` for each node, in the order of ``names``. It covers the time since the
+        node's last row. Empty if no row is due and ``at_once`` is false, or if the activity cannot be read.
+        A utilisation of 1 is full use. That of the GPU is ``None`` if there is no GPU."""
         if not self._pace.is_due() and not at_once:
             return []
         try:

@@ -1,4 +1,4 @@
-"""The clock of a run. It is the clock of one host. The clocks of the other hosts are converted to it.
+"""The clock of a run. It is the clock of one host. Times on the clocks of other hosts are converted to it.
 
 Ranks of MPI compare their clocks by messages (:mod:`joulecast.measure.training.mpi`). If a command is
 observed, the hosts compare their clocks by round trips over TCP: the first host answers, the others ask.
@@ -55,7 +55,7 @@ class RunClock:
 
     @property
     def drift(self) -> float:
-        """Growth of the offset, in seconds per second."""
+        """How fast the offset grows during the run, in seconds per second."""
         grown = self.after.offset_s - self.before.offset_s
         return grown / self._lasted_s if self._lasted_s > 0 else 0.0
 
@@ -102,8 +102,8 @@ class ClockServer(ThreadingTCPServer):
 
 
 def _addresses() -> list[str]:
-    """Addresses by which other hosts may reach this one: that of its name, and that of its route to
-    other networks."""
+    """Addresses at which other hosts may reach this host: its name, the address that it uses towards other
+    networks, and the loopback address for processes on the host itself."""
     found = [socket.getfqdn()]
     with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
         # Nothing is sent: the kernel says which of its addresses it would use.
@@ -119,7 +119,8 @@ def offset_from(addresses: Sequence[str], port: int) -> ClockOffset | None:
 
 
 def _asked(address: str, port: int) -> ClockOffset | None:
-    """The offset, from the fastest of some round trips."""
+    """Offset of the clock at ``address``, from the fastest of some round trips; ``None`` if there is no
+    answer."""
     best = None
     try:
         with socket.create_connection((address, port), _PATIENCE_S) as asking:

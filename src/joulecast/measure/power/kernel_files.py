@@ -1,10 +1,11 @@
 """Meters that the kernel shows as files of one number: an energy, or a power.
 
-``pm_counters``  nodes of HPE Cray machines: ``/sys/cray/pm_counters``, of the node, its CPU, memory and
-                 accelerators. The node's energy holds that of its parts, so they are never added. On nodes
-                 with two dies to an accelerator (MI250X) a counter is that of both.
-``hwmon``        power sensors in ``/sys/class/hwmon``, by drivers that are known to be meters. A sensor of an
-                 unknown driver is left alone: most of them are voltage regulators, whose power another
+``pm_counters``  nodes of HPE Cray machines: counters in ``/sys/cray/pm_counters`` for the whole node, its
+                 CPU, its memory and its accelerators. The energy of the node contains the energy of its
+                 parts, so node and parts are never added. If an accelerator has two dies (MI250X), its
+                 counter covers both.
+``hwmon``        power sensors in ``/sys/class/hwmon`` whose drivers are known to measure power. Sensors of
+                 other drivers are not read: most of them measure voltage regulators, whose power another
                  sensor already contains. Known are the board's ACPI power meter (whose label says what it
                  covers on Grace and Grace-Hopper), AMD's processors, Intel's GPUs, and servers' power
                  supplies on PMBus. GPUs of NVIDIA and AMD are read by Zeus.
@@ -123,7 +124,8 @@ _LABELLED: tuple[tuple[str, Covers], ...] = (
     (r"cpu power socket (\d+)", "cpu"),
 )
 _INSIDE = r"sysio power|soc power"
-"""Labels of power rails inside of a socket. They are not read, because the socket's meter contains them."""
+"""Labels of power rails inside a socket. These rails are not read, because the socket's meter already
+contains their power."""
 _SUPPLIES = re.compile(
     r"dps\d+\w*|cffps\d?|ipsps\d?|pfe\d+|fsp\w+|crps\w*|acbel\w*|fsg\d+|bpa[-_]?rs600|corsairpsu|bel\w*"
 )
@@ -149,7 +151,8 @@ def _joules(name: str, node: str, covers: Covers, file: Path) -> DeviceMeter:
 
 
 def _of_board(folders: list[Path], node: str) -> list[DeviceMeter]:
-    """Meters of ACPI, by their labels. A meter without a label is that of the board."""
+    """The ACPI power meters. The label of a meter says what it covers. A single meter without a known label
+    covers the whole board."""
     found, of_board = [], []
     for folder in folders:
         names = ("power1_average", "power1_input")
@@ -173,7 +176,8 @@ def _of_board(folders: list[Path], node: str) -> list[DeviceMeter]:
 
 
 def _of_supplies(folders: list[Path], node: str) -> list[DeviceMeter]:
-    """What the power supplies take from the wall. Together they are the node."""
+    """One meter for each power supply: the power that it takes from the wall. All supplies together feed the
+    node."""
     found = []
     for number, folder in enumerate(folders):
         for file in sorted(folder.glob("power[1-4]_input")):
@@ -186,7 +190,8 @@ def _of_supplies(folders: list[Path], node: str) -> list[DeviceMeter]:
 
 
 def _of_processors(folders: list[Path], node: str) -> list[DeviceMeter]:
-    """Sockets, from AMD's driver amd_energy. Its counters of single cores lie inside of these."""
+    """One meter for each CPU socket, from AMD's driver amd_energy. The driver also counts the energy of
+    single cores. It is part of the socket's energy, so it is not read."""
     found = []
     for folder in folders:
         for label in sorted(folder.glob("energy*_label")):

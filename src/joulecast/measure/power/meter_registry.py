@@ -21,7 +21,8 @@ METERS: dict[str, Opener] = {
     "hwmon": open_hwmon,
     "estimated": open_estimates,
 }
-"""What opens the meters of a kind; raises :class:`~joulecast.measure.power.meters.MeterUnavailable`."""
+"""For each kind, by its name: the function that opens the meters of this kind. If there are none, it raises
+:class:`~joulecast.measure.power.meters.MeterUnavailable`."""
 
 ALL_METERS = tuple(METERS)
-"""All kinds, the best one first: what is tried where a user names none."""
+"""Names of all kinds, the best kind first. If the user names no kind, all of these are tried."""

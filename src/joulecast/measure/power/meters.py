@@ -108,7 +108,7 @@ class SampledMeter(MeterInfo):
 
 
 def described(meter: Meter) -> SampledMeter:
-    """The description of a meter that can be read."""
+    """The description of an open meter, for a record."""
     names = ("node", "source", "counter", "identity", "covers", "remark", "renewed_s")
     facts = {name: getattr(meter, name) for name in names if hasattr(meter, name)}
     return SampledMeter.model_validate({"meter": meter.name, "available": True, **facts})
@@ -116,12 +116,13 @@ def described(meter: Meter) -> SampledMeter:
 
 @dataclass(frozen=True)
 class MeteredNodes:
-    """Facts about the nodes of one host that its meters may need.
+    """Facts about the nodes of one host. The meters of the host may need them.
 
     If several emulated nodes share the host, ``pids`` has the processes of each node, by its name. It is
-    empty for a node that is the whole host. ``core_seconds_per_s`` is the capacity of a node in CPU
-    seconds per second. Watts are ``None`` if they are unknown. ``sysfs_root`` is the folder of the
-    kernel's files. ``power_command`` has the words of the site's command.
+    empty for a node that is the whole host. ``core_seconds_per_s`` is the capacity of a node in CPU seconds
+    per second. ``idle_w`` and ``full_w`` are the watts of a node that is idle, and of one that is fully used;
+    ``None`` if they are unknown. ``sysfs_root`` is the folder of the kernel's files. ``power_command`` has
+    the words of the site's command.
     """
 
     host_node: str
@@ -134,11 +135,11 @@ class MeteredNodes:
 
 
 Opener = Callable[[MeteredNodes], list[Meter]]
-"""Opens the meters of one kind for a host's nodes."""
+"""A function that opens the meters of one kind for the nodes of a host."""
 
 
 _OPENED_WITHIN_S = 15.0
-"""Longest time (s) to open the meters of a kind. A site's command may take ten seconds."""
+"""Longest time (s) that opening the meters of one kind may take. A site's command may take ten seconds."""
 
 
 def opened_in_time(kind: str, open_meters: Opener, nodes: MeteredNodes) -> list[Meter]:
@@ -198,7 +199,8 @@ def limits_of(
     least_w: float | None = None,
     most_w: float | None = None,
 ) -> Limits:
-    """Limits of a device, by the part that it covers. A description of the device may make them closer.
+    """Limits of a device, by the part that it covers. A description of the device may make the limits
+    tighter.
 
     Args:
         renewed_s, moves_within_s: as in :class:`Limits`.
@@ -216,12 +218,13 @@ def limits_of(
 
 
 class DeviceMeter:
-    """A device that says a number: how much energy it has drawn (a counter), or what it draws.
+    """A meter that asks a device for one number: the energy that the device has drawn so far (a counter), or
+    the power that it draws now.
 
     Args:
         ask: asks the device for the number. Raises :class:`ReadFailed`.
         limits: what power is possible for the device.
-        unit: joules of a counter, or watts, for one count of the number.
+        unit: joules (of a counter) or watts that the number 1 stands for.
 
     Raises:
         ReadFailed: the device does not answer.
@@ -257,7 +260,8 @@ class DeviceMeter:
 
 
 class _Renewal(NamedTuple):
-    """A count, and the interval of time in which the counter was renewed to it."""
+    """A value of a counter in joules, and the earliest and latest time at which the counter can have taken
+    this value."""
 
     joules: float
     earliest_s: float

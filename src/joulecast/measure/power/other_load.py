@@ -17,7 +17,7 @@ import psutil
 from pydantic import Field
 
 LOOK_S = 0.3
-"""Seconds of the first look, which every measurement pays for."""
+"""Seconds for which the load is observed before a measurement. Every measurement takes this much longer."""
 _SHORTEST_S = 1.0
 NAMED_CORES = 0.1
 MOST_NAMES = 3
@@ -95,7 +95,7 @@ def work_of(pids: Iterable[int]) -> float:
 
 
 def _name(process: psutil.Process) -> str:
-    """A program's name; of an interpreter also the script that it runs."""
+    """The name of a program. If the program is an interpreter, the name of its script is added."""
     name = str(process.name())
     if not name.startswith(_INTERPRETERS):
         return name
@@ -107,7 +107,7 @@ def _name(process: psutil.Process) -> str:
 
 
 class Programs:
-    """The programs of this machine, by the work that they did since this object was made."""
+    """The programs of this machine, and how much CPU time each has used since this object was made."""
 
     def __init__(self) -> None:
         self._since_s = time.monotonic()

@@ -77,7 +77,7 @@ def preflight(index: int = 0, *, may_set: bool = True) -> Preflight:
     """Find out what can be done about the power limit of a GPU. Changes nothing.
 
     Args:
-        index: of the GPU, as nvidia-smi numbers it.
+        index: number of the GPU in nvidia-smi.
     """
     from zeus.device.common import has_sys_admin
 
@@ -105,7 +105,7 @@ def power_limit(index: int = 0) -> Iterator[Callable[[int], None]]:
     SIGTERM and SIGHUP end the block as Ctrl-C does, so that the limit is restored.
 
     Args:
-        index: of the GPU, as nvidia-smi numbers it.
+        index: number of the GPU in nvidia-smi.
 
     Raises:
         JoulecastError: on entering, the GPU does not exist, or does not say its limit; in the block, the

@@ -44,8 +44,8 @@ if TYPE_CHECKING:
     from joulecast.runs.spec import RunSpec
 
 _KEPT_EVERY_S = 4.0
-"""Seconds between two times when readings are written. Writing takes time, too, so at most five seconds of
-readings are lost."""
+"""Seconds from one writing of readings to the next. Writing itself takes time, too. So at most five seconds
+of readings can be lost."""
 _HANGS_S = 20.0
 """If a meter does not answer for this number of seconds, it hangs."""
 _END_S = 30.0
@@ -61,7 +61,8 @@ class SamplerOrder:
     period_s: float
     nodes: MeteredNodes
     ranks: tuple[int, ...] = ()
-    """Processes of the run on this host. The work of all other processes is other load."""
+    """Ids of the run's processes on this host. The work of all other processes counts as load of other
+    programs."""
 
     @classmethod
     def of(
@@ -86,7 +87,8 @@ class SamplerOrder:
 
 
 def open_all(order: SamplerOrder) -> tuple[list[Meter], list[SampledMeter]]:
-    """Open the meters of an order. Kinds of meters that do not exist come back with the reason.
+    """Open the meters of an order. Returns the open meters, and the kinds that could not be opened, each with
+    the reason.
 
     Some kinds cannot exist on this machine. They are reported only if there is nothing else to report.
     """
@@ -114,8 +116,8 @@ def _said(error: Exception) -> str:
 
 
 class _Asked:
-    """The meter that is being asked, and since when on the monotonic clock. Between two meters there is
-    no name."""
+    """Name of the meter that is being read, and the time on the monotonic clock at which this began. While no
+    meter is being read, the name is empty."""
 
     name, since_s = "", 0.0
 
@@ -123,7 +125,7 @@ class _Asked:
         self.since_s, self.name = time.monotonic(), name
 
     def end_if_it_hangs(self) -> None:
-        """End this process with the meter's name if a meter hangs. A separate thread watches for this."""
+        """If a meter hangs, print its name and end this process. This function runs in a separate thread."""
         while not (name := self.name) or time.monotonic() - self.since_s < _HANGS_S:
             time.sleep(1.0)
         print(f"{name} does not answer: its driver hangs", flush=True)

@@ -50,16 +50,18 @@ class SamplerFacts(BaseModel):
 
 
 Rows = Sequence[tuple[int, Row]]
-"""Rows of several series, each with the number of its series. A row begins with its time."""
+"""Rows of several series. With each row: the number of the series that it belongs to. A row begins with its
+time."""
 SAMPLES = ".samples"
-"""End of the names of files of samples."""
+"""The name of each file with samples ends in this."""
 _VALUES = ("t_s", "a", "b", "c", "d")
-"""Columns of a row, behind the number of its series. Each series has its own names for them."""
+"""Columns of a row in the file. Before them is the number of the series. What ``a`` to ``d`` mean depends on
+the series."""
 _LATEST_S, _LARGEST = 1e10, 1e18
 """Largest time (s), and largest other value. Larger values are errors."""
 _NAN = float("nan")
 _LATE_S = 15.0
-"""Seconds after which all that another host wrote can be read on a shared file system."""
+"""On a shared file system: seconds after which a host can read all that another host has written."""
 
 
 def _facts_of(file: Path) -> Path:
@@ -87,7 +89,7 @@ class SampleWriter:
         self._thread.start()
 
     def append(self, facts: SamplerFacts, rows: Rows) -> None:
-        """Hand over rows, and the facts so far."""
+        """Hand rows and the current facts to the thread that writes them."""
         self._blocks.put((facts.model_dump_json(), rows))
 
     def _write_all(self) -> None:

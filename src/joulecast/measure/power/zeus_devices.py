@@ -57,7 +57,7 @@ def all_gpus() -> Any:
 
 
 def _asking(name: str, ask: Callable[[], float]) -> Callable[[], float]:
-    """A function that asks a device. It raises :class:`ReadFailed` in place of Zeus' errors."""
+    """A function that calls ``ask``. If Zeus raises an error, it raises :class:`ReadFailed` in its place."""
 
     def asked() -> float:
         try:
@@ -212,7 +212,7 @@ def open_cpus(nodes: MeteredNodes) -> list[Meter]:
 
 
 def _part_of(device: Any, figure: str) -> Callable[[], float]:
-    """Asks a device for one of its counts of millijoules."""
+    """A function that asks a device for one of its energy counters, in mJ."""
     return lambda: float(getattr(device.get_total_energy_consumption(), figure))
 
 
@@ -260,7 +260,8 @@ def _line(error: Exception) -> str:
 
 
 def gpu_utilisation() -> float | None:
-    """Mean share of the time in which the GPUs of this host worked; ``None`` if no driver says it."""
+    """Utilisation of the GPUs of this host, 0 to 1: the mean over all GPUs; ``None`` if no driver gives
+    it."""
     import pynvml
 
     try:

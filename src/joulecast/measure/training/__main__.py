@@ -42,7 +42,11 @@ def _train(spec: RunSpec, spec_file: Path, out: Path, load: Load | None) -> None
 
 
 def _observe(spec: RunSpec, out: Path) -> None:
-    """Run the user's command, and leave its record if it is that of the specification."""
+    """Run the user's command, and write its record.
+
+    Raises:
+        JoulecastError: the command failed, there is no record, or it does not match the specification.
+    """
     from joulecast.measure.observer.command import fault_of
     from joulecast.measure.observer.observation import measure_command
 

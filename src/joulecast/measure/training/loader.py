@@ -28,7 +28,8 @@ def rank_share(global_batch: int, ranks: int, rank: int) -> tuple[int, int]:
 def batch_indices(
     length: int, global_batch: int, ranks: int, rank: int, seed: int
 ) -> Iterator[list[int]]:
-    """Endless indices of this rank's batches; a global batch may span two epochs."""
+    """Yields without end: the image indices of this rank's part of the next global batch. A global batch may
+    span two epochs."""
     first, last = rank_share(global_batch, ranks, rank)
     epoch = 0
     order = np.random.default_rng((seed, epoch)).permutation(length)

@@ -81,12 +81,12 @@ def device_of(spec: RunSpec, hosts: Hosts) -> torch.device:
 
 
 class NodeSpeed:
-    """How long the stages of an emulated node take. This is the same at every node count. Without emulation,
-    nothing is padded.
+    """How long the stages of an emulated node take: equally long at every number of nodes. Without emulation,
+    no stage is padded.
 
-    Ranks share cores. Without padding, they would become slower with more nodes. So one rank of the host
-    first times compute and update on a free machine. Then all ranks extend each of these stages to
-    ``nodes_per_core`` times this time. If a stage takes longer because there are too few cores, it is an
+    Ranks share cores. Without padding, each rank would become slower when there are more nodes. So one rank
+    of the host first times compute and update on a free machine. Then all ranks extend each of these stages
+    to ``nodes_per_core`` times this time. If a stage takes longer because there are too few cores, it is an
     overrun. The record has the share of overruns.
     """
 
@@ -96,7 +96,7 @@ class NodeSpeed:
         self._padded = self._overran = 0
 
     def pad(self, stage: str, started: float) -> None:
-        """Sleep until ``stage`` has lasted as long as on an emulated node. It began at ``started``."""
+        """Sleep until ``stage`` has lasted as long as on an emulated node. The stage began at ``started``."""
         if stage not in self.reference_s:
             return
         due = started + self.reference_s[stage] * self.nodes_per_core

@@ -18,9 +18,10 @@ from joulecast.errors import JoulecastError
 from joulecast.measure.power.other_load import Load, load_now
 
 LOCK_FILE = Path("/tmp/joulecast.lock")
-"""One file of the machine, for all users and checkouts."""
+"""The file that is locked. There is one on a machine, for all users and all checkouts of joulecast."""
 LONGEST_WAIT_S = 2 * 3600.0
-"""Longest wait for the end of another measurement, unless a run may itself take longer."""
+"""Longest time (s) to wait for the end of another measurement. It is longer if the run that waits may itself
+take longer."""
 _LOOK_S, _LONGER_LOOK_S = 0.2, 1.0
 
 

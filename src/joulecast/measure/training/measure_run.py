@@ -101,7 +101,8 @@ class RunLaunch:
         return words
 
     def record(self, spec_file: Path, folder: Path, load: Load, log: TextIO, lock: int) -> RunInfo:
-        """``run.json`` of the record that the ranks have written to ``folder``.
+        """Start the ranks, and wait until they have written the record to ``folder``. Returns the content of
+        its ``run.json``.
 
         Args:
             lock: descriptor of the machine's lock, which the ranks inherit.
@@ -179,7 +180,8 @@ def measure_run(
 
 @contextmanager
 def _reason_logged(log: TextIO, run: str) -> Iterator[None]:
-    """Begin the log with the run, and end it with how the run ended, as `joulecast status` reads it."""
+    """Write the name of the run to the log. At the end, write ``done`` or the error. `joulecast status` reads
+    the last line."""
     print(f"run {run}", file=log, flush=True)
     try:
         yield
@@ -212,8 +214,8 @@ def _scratch(out: Path) -> Iterator[Path]:
 def _least_disturbed(
     launch: RunLaunch, scratch: Path, log: TextIO, lock: int, quiet_wait_s: float, repeats: int
 ) -> Path:
-    """Folder of the record with the least load by other programs, of runs that are repeated while they are
-    disturbed."""
+    """Measure a run, and repeat it at most ``repeats`` times while other programs disturb it. Returns the
+    folder of the record with the least load by other programs."""
     spec_file = scratch / "spec.json"
     spec_file.write_text(launch.spec.model_dump_json())
     best: tuple[float, Path] | None = None

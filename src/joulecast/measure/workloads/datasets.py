@@ -27,19 +27,20 @@ ROOT_LAYOUT = {
     "cifar100": "the folder cifar-100-python (unpack cifar-100-python.tar.gz there)",
     "imagenet": "the folders train/CLASS/*.JPEG and val/CLASS/*.JPEG",
 }
-"""What the root of a data set must hold."""
+"""For each data set, by its name: what its root folder must contain."""
 DATASETS = ("digits", *ROOT_LAYOUT, "synthetic")
 
 
 class Images(Protocol):
-    """Images by index. A loader needs only this of a data set."""
+    """A data set: images by index. These are the only methods that a loader needs."""
 
     classes: int
 
     def __len__(self) -> int: ...
 
     def batch(self, indices: Sequence[int]) -> "tuple[Tensor, Tensor]":
-        """Preprocess the images of ``indices``: (n, 3, size, size) float32 and (n,) int64."""
+        """The preprocessed images of ``indices``, (n, 3, size, size) float32, and their labels, (n,)
+        int64."""
         ...
 
 
@@ -79,7 +80,7 @@ class Digits:
 
 
 class Synthetic:
-    """Noise that depends on the index alone."""
+    """A data set of noise. An image depends only on its index."""
 
     def __init__(self, image_size: int, classes: int, length: int) -> None:
         self.classes, self._size, self._length = classes, image_size, length

@@ -27,7 +27,8 @@ class NetworkInfo:
     torchvision_name: str | None
     smallest_image: int
     vit: tuple[int, int, int] | None = None
-    """layers, heads, hidden size of a vision transformer."""
+    """Number of layers, number of attention heads, and hidden size, if the network is a vision
+    transformer."""
 
 
 NETWORKS: dict[str, NetworkInfo] = {

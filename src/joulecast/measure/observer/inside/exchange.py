@@ -1,12 +1,12 @@
 """Three ways to see the exchange between ranks: collectives for which the caller waits, the statistics of
 DDP, and a profiler.
 
-The profiler of torch records a few steps. They show the exchange of FSDP, DeepSpeed and all else that hooks
-miss. On a GPU, collectives run at the same time as the kernels that compute, in separate streams. The
-exchange that nothing hides is the time in which a collective runs and no other kernel does. Steps 3, 12, 48,
-192, ... are recorded. All ranks number the steps in the same way. The first recording of a process loads the
-tools of the driver, which takes time. So one empty recording is made in the first step, which is a warm-up
-anyway.
+The profiler of torch records a few steps. These recordings show the exchange of FSDP, of DeepSpeed, and of
+all else that hooks miss. On a GPU, collectives run at the same time as the kernels that compute, in separate
+streams. The exchange that nothing hides is the time in which a collective runs and no other kernel does.
+Steps 3, 12, 48, 192, ... are recorded. All ranks number the steps in the same way. The first recording of a
+process loads the tools of the driver, which takes time. So one empty recording is made in the first step,
+which is a warm-up anyway.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ class Collectives:
     """The collectives of ``torch.distributed``, and the time for which the caller waits for them.
 
     Args:
-        is_timed: says whether the time of a function is the time of its exchange.
+        is_timed: returns whether the time of a call shows the time of its exchange. On a GPU it does not:
+            there, the caller waits only for the launch.
     """
 
     def __init__(self, marks: Marks, is_timed: Callable[[], bool]) -> None:
@@ -74,7 +75,8 @@ class Collectives:
         wrap(module.Work, "wait", self._timed)
 
     def _noting_rank(self, own: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Note the rank. A program that starts its ranks itself may not name them in the environment."""
+        """Note the rank that torch gives this process. If a program starts its ranks itself, the environment
+        may not contain the rank."""
         result = own(*args, **kwargs)
         rank, ranks = self._module.get_rank(), self._module.get_world_size()
         self._marks.note(group_rank=rank, group_ranks=ranks)
@@ -110,7 +112,7 @@ class Replicas:
         return bool(self._known)
 
     def begin(self) -> None:
-        """Begin with a training. Its updates are counted from 1."""
+        """Begin with a new training. From now on, updates are counted from 1 again."""
         self._read_next = 2
 
     def watch(self, module: Any) -> None:
@@ -171,7 +173,7 @@ class Replicas:
 
 
 def _length(spans: Iterable[Span]) -> float:
-    """Length of the times that lie in any of the spans."""
+    """Total length of the union of the spans: where spans overlap, the time counts once."""
     length, until = 0.0, float("-inf")
     for start, stop in sorted(spans):
         length += max(0.0, stop - max(start, until))
@@ -180,8 +182,8 @@ def _length(spans: Iterable[Span]) -> float:
 
 
 def hidden_and_exposed(exchange: Sequence[Span], computing: Sequence[Span]) -> tuple[float, float]:
-    """The time of an exchange that computing hides, and the time that it does not hide, in the unit of
-    the spans."""
+    """How long an exchange runs at the same time as computing (hidden), and how long it runs alone (exposed).
+    Both times are in the unit of the spans."""
     exposed = _length([*exchange, *computing]) - _length(computing)
     return _length(exchange) - exposed, exposed
 

@@ -1,6 +1,6 @@
 """Hooks into torch: waiting for data, backward passes, exchange of gradients, and updates.
 
-All are hooks that torch offers, or wrappers around one function. They never wait for a device.
+Each is a hook that torch offers, or a wrapper around a function. No hook ever waits for a device.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class Watch:
         self._steps = 0
 
     def by_module(self) -> dict[str, Hook]:
-        """The hooks, by the module that they are added to."""
+        """For each module of a library, by its name: the function that adds the hooks to it."""
         network = self._network
         return {
             **({"torch.nn.modules.module": network.watch} if network else {}),
@@ -147,8 +147,8 @@ class Watch:
         self._replicas.begin()
 
     def _add(self, kind: int, start: Moment, amount: float = 0.0) -> None:
-        """Add a mark that ends now. If the mark is of a device, it is written when the device has
-        reached this point."""
+        """Add a mark from ``start`` to now. On a device, "now" is a point in its stream. The mark is then
+        added after the device has passed this point."""
         marks = self.marks
         self._clock.add(start, self._clock.now(), lambda a, b: marks.add(kind, a, b, amount))
 

@@ -27,13 +27,14 @@ ROW = struct.Struct("<Bdff")
 """Kind, start (s), length (s), amount."""
 
 FETCH, BACKWARD, UPDATE, EXCHANGE, HIDDEN, PREFETCH = range(6)
-"""Kinds of marks, with their amounts: waiting for a batch (its samples), a backward pass, an update
-(the number of its optimizer), an exchange that nothing hid, one that computing hid (the seconds of the same
-exchange that nothing hid), and a batch that another thread has fetched (its samples)."""
+"""Kinds of marks. In brackets: the amount in a mark of this kind. Waiting for a batch (samples in the batch);
+a backward pass; an update (number of the optimizer); an exchange that nothing hides; the part of an exchange
+that computing hides (seconds of the other part, which nothing hides); a batch that another thread fetched
+(samples in the batch)."""
 
 PART = -1
-"""The amount of an update's mark, in place of an optimizer's number, if the mark is one more part of the same
-update. It ends no step."""
+"""Amount in the mark of an update, in place of the number of an optimizer. It means that the mark continues
+the update before it. Such a mark ends no step."""
 
 _RANKS = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
 _SIZES = ("WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
@@ -54,8 +55,8 @@ def _first_number(names: tuple[str, ...]) -> int | None:
 
 
 class Marks:
-    """The marks of this process. They are kept while a folder is open for them. A forked process has its own
-    marks."""
+    """The marks of this process. While no folder is open for them, new marks are dropped. A forked process
+    has its own marks."""
 
     def __init__(self) -> None:
         self._folder: str | None = None
@@ -70,7 +71,7 @@ class Marks:
         self._folder = folder
 
     def close(self) -> None:
-        """Write the remaining marks, and note nothing from now on."""
+        """Write the remaining marks. Later marks are dropped, until a folder is opened again."""
         self.write()
         if self._file is not None:
             os.close(self._file)
@@ -82,7 +83,7 @@ class Marks:
         self._rows, self._file = [], None
 
     def add(self, kind: int, start: float, stop: float, amount: float = 0.0) -> None:
-        """Add a mark. It is written together with its step."""
+        """Add a mark. It is written together with the other marks of its step."""
         if self._folder is not None:
             self._rows.append(ROW.pack(kind, start, max(0.0, stop - start), amount))
 
@@ -119,7 +120,7 @@ class Marks:
         os.replace(partial, self.path("json"))
 
     def path(self, ending: str) -> str:
-        """The file of this process with this suffix."""
+        """Path of the file of this process whose name ends in ``ending``."""
         return os.path.join(self._folder or "", f"{os.getpid()}.{ending}")
 
 
@@ -136,11 +137,11 @@ class HostClock:
     """Moments on the host's clock only."""
 
     def now(self) -> Moment:
-        """This moment."""
+        """The moment of the call."""
         return Moment(time.monotonic())
 
     def add(self, start: Moment, stop: Moment, resolved: Resolved) -> None:
-        """Call ``resolved`` with the times of both moments, in s."""
+        """Call ``resolved`` with the times of ``start`` and ``stop``, in s."""
         resolved(start.host_s, stop.host_s)
 
     def read(self) -> None:
@@ -168,7 +169,8 @@ class DeviceClock(HostClock):
         self._waiting.append((start, stop, resolved))
 
     def read(self) -> None:
-        """Find the times of the events that the device has passed. Never waits."""
+        """Find the times of the events that the device has passed so far. Pass them to the functions that
+        wait for them. Never waits for the device."""
         while self._waiting:
             start, stop, resolved = self._waiting[0]
             if stop.event is not None and not stop.event.query():

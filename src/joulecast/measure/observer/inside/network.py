@@ -25,7 +25,7 @@ example, Lightning's module gets the batch, and calls the network at depth 1."""
 
 
 def _without_memory(value: Any) -> Any:
-    """The value. Each of its tensors has its shape and type, but only one number in memory."""
+    """A copy of a value. Each tensor in the copy has its shape and type, but only one number in memory."""
     if hasattr(value, "new_empty"):
         return value.new_empty(()).expand(value.shape)
     if type(value) is dict or isinstance(value, UserDict):
@@ -36,7 +36,7 @@ def _without_memory(value: Any) -> Any:
 
 
 def _lengths(value: Any) -> Iterator[int]:
-    """Lengths of all tensors in the inputs of a call."""
+    """Length of the first dimension of each tensor in the inputs of a call."""
     if hasattr(value, "new_empty"):
         yield from value.shape[:1]
     elif isinstance(value, (dict, UserDict)):
@@ -47,25 +47,26 @@ def _lengths(value: Any) -> Iterator[int]:
 
 
 def _samples(*inputs: Any) -> int:
-    """Number of samples of a call: the commonest length of its tensors."""
+    """Number of samples in the inputs of a call: the commonest length of the first dimension of their
+    tensors."""
     return next((length for length, _ in Counter(_lengths(inputs)).most_common(1)), 0)
 
 
 def _names(module: Any) -> int:
-    """Number of names of parameters in a module. A shared parameter has several."""
+    """Number of parameter names in a module. A parameter that several layers share has several names."""
     return len(list(module.named_parameters(remove_duplicate=False)))
 
 
 def _trainable(module: Any) -> int:
-    """Number of parameters of a module that have a gradient. ZeRO 3 of DeepSpeed divides a tensor between the
-    ranks, and keeps its whole size as ``ds_numel``."""
+    """Number of parameters of a module that require a gradient. ZeRO 3 of DeepSpeed divides a tensor between
+    the ranks, and keeps the size of the whole tensor as ``ds_numel``."""
     weights = [weight for weight in module.parameters() if weight.requires_grad]
     return sum(getattr(weight, "ds_numel", weight.numel()) for weight in weights)
 
 
 class Network:
-    """Notes the modules that are called before the first update, and captures the one of them that has most
-    of the parameters that this update trains.
+    """Notes the modules that are called before the first update. Then it captures one of them: the module
+    with most of the parameters that the update trains.
 
     Args:
         capture: name of the function that makes the op graph, as ``package.module:function``. It takes a
@@ -78,13 +79,15 @@ class Network:
         self._capture = capture
         self._depth = 0
         self._called: list[list[tuple[Any, ...]]] = [[] for _ in range(_DEEPEST)]
-        """By depth: modules, whether gradients were recorded, and the inputs."""
+        """For each depth, the calls at this depth: the module, whether gradients were recorded, and the
+        inputs."""
         self._samples: Counter[int] = Counter()
-        """Samples that each module was called with, by its id."""
+        """Total number of samples in the calls of a module, by the id of the module."""
         self._unwatch: Callable[[], None] | None = None
 
     def begin_batch(self) -> None:
-        """Forget earlier calls, such as those that try the network: they are no part of the step."""
+        """Count samples from 0 again. Earlier calls, such as a trial call of the network, are not part of the
+        step."""
         self._samples.clear()
 
     def watch(self, module: Any) -> None:
@@ -159,7 +162,8 @@ class Network:
             self._marks.note(not_captured=f"{type(error).__name__}: {error}"[:1000])
 
     def _write(self, make: Callable[..., Any], tried: list[tuple[Any, ...]], path: Path) -> None:
-        """Write the op graph of the first call that has one. Raises the error of the first call of all."""
+        """Write the op graph of the first call for which ``make`` succeeds. If it succeeds for no call, raise
+        its error for the first call."""
         faults: list[Exception] = []
         for module, _, args, kwargs, share in tried[:_DEEPEST]:
             # A module with a tied head has more names: the head has a second name for a layer's weights.

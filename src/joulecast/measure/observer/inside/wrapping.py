@@ -1,6 +1,6 @@
-"""Hooks that run after a module was imported, and wrappers with the name of what they wrap.
+"""Hooks that run after a module was imported, and wrappers around functions.
 
-In a process that never imports the module, the hooks cost nothing.
+In a process that never imports the module, its hook costs nothing.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Wrapped = TypeVar("Wrapped")
 
 
 class _Loader(Loader):
-    """A module's own loader, and the hook after it."""
+    """Loads a module with the module's own loader, and then calls a hook with the module."""
 
     def __init__(self, own: Any, hook: Hook) -> None:
         self._own, self._hook = own, hook
@@ -77,7 +77,7 @@ def after_import(name: str, hook: Hook) -> None:
 
 
 def named_as(wrapper: Wrapped, own: Any) -> Wrapped:
-    """The wrapper, with the name and the docstring of what it wraps."""
+    """Give a wrapper the name and the docstring of the function that it wraps. Returns the wrapper."""
     for name in ("__name__", "__qualname__", "__doc__", "__module__"):
         if hasattr(own, name):
             setattr(wrapper, name, getattr(own, name))
