@@ -126,7 +126,8 @@ def place(environment: Mapping[str, str]) -> Place:
     """The place of this process, from the environment of torchrun, ``srun``, Open MPI or Hydra (MPICH,
     Intel). Without such a launcher, the process is alone.
 
-    Hydra gives its job no name. On one host, its processes have the same parent, and find each other by it.
+    Hydra gives its jobs no names. On one host, all processes of a Hydra job have the same parent. So the
+    parent identifies the job.
     """
     torch = _numbers(environment, "RANK", "WORLD_SIZE")
     if torch is not None:
@@ -200,7 +201,7 @@ class JobFiles:
         """Read a file of plain data; ``None`` if it is not there yet.
 
         Raises:
-            JoulecastError: the file has another content.
+            JoulecastError: the file contains other data than ``kind``.
         """
         path = self.path / f"{name}.json"
         if not path.is_file():

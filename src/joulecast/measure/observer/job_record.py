@@ -141,7 +141,7 @@ def _next_folder(out: Path, asked: RunSpec, hosts: int) -> Iterator[tuple[Path, 
 
 def assemble_killed(out: Path) -> list[str]:
     """Make records of the killed measurements in a folder, from the files that they had written. Returns a
-    line for each.
+    line of text for each measurement.
 
     Such a record is marked as incomplete, and no model is fitted to it. The files of the measurement are
     deleted once the record is written.

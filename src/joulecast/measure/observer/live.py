@@ -28,8 +28,9 @@ class Running:
         source: source of watts and joules, as in a record.
         lasted_s: time since the first sample.
         steps: number of steps so far; ``None`` if no steps are seen.
-        left_s, whole_j: time to the end of the training, and joules of the whole training. It is assumed
-            that the rest is as fast as before, and draws as much as now. ``None`` if they are not known.
+        left_s, whole_j: seconds to the end of the training, and joules of the whole training. They are right
+            if the rest of the training is as fast as before, and draws as much power as now. ``None`` if they
+            are not known.
     """
 
     name: str
@@ -72,7 +73,7 @@ def running_measurements(out: Path, steps_in_all: int | None = None) -> list[Run
         out: folder of the records, as in `joulecast measure --out`.
 
     Raises:
-        JoulecastError: a file has another content.
+        JoulecastError: a file of a measurement has unexpected content.
     """
     found = []
     for folder in sorted(out.glob(f"{PREFIX}*")):

@@ -56,7 +56,7 @@ class Result:
 
 
 def _offset(job: JobFolder) -> ClockOffset | None:
-    """The offset of this host's clock from that of the launch's first process."""
+    """The clock of the launch's first process minus this host's clock; ``None`` if it is not known."""
     here = ClockOffset(0.0, 0.0, time.monotonic())
     if job.place.size == 1:
         return here
@@ -90,7 +90,7 @@ def _begun_sampler(job: JobFolder, asked: RunSpec) -> Sampler:
 
 
 class Observation:
-    """The observation of one training. Each of the processes that were launched together has this object.
+    """The observation of one training. Each process of a launch has one such object.
 
     Args:
         out: folder of the records, which all hosts share; for a run of a campaign, the folder of its record.
@@ -128,7 +128,8 @@ class Observation:
             begin(self._job, asked)
 
     def end(self, code: int | None, faults: Sequence[str] = ()) -> Result:
-        """Stop the sampler. The first process also waits for the others and writes the record.
+        """Stop the sampler. The first process also waits for the other processes, and writes the record.
+        Returns the result of this process.
 
         Args:
             code: return code of the command; ``None`` if it still runs, or if there was none.
@@ -207,13 +208,15 @@ def measure_command(
     capture: str | None = None,
     window_s: float | None = None,
 ) -> tuple[int, Result]:
-    """Run a command, and make a run record of it. Returns the command's return code, too.
+    """Run a command, and make a run record of it. Returns the command's return code, and the result with the
+    record.
 
     If several processes are launched together (``srun``, ``mpiexec``), the first one makes the record.
 
     Args:
-        out, in_campaign: as of :class:`Observation`.
-        capture: the function that builds the network to capture, written ``package.module:function``.
+        out, in_campaign: as in :class:`Observation`.
+        capture: the function that makes the op graph of the trained network, as ``package.module:function``.
+            ``None``: the network is not captured.
         window_s: measure only for this time. The command continues after it.
 
     Raises:

@@ -218,15 +218,15 @@ _NO_UPDATES = (
     "`python -I` and `python -E` keep the observer out)"
 )
 _BATCHES_VARY = 0.02
-"""If the mean batch differs from the most frequent batch by at least this share, the mean is taken. A smaller
-difference comes from the short batch at the end of an epoch. Then the most frequent batch is taken, so that
-repeats have the same batch."""
+"""If the mean batch size differs from the most frequent batch size by at least this share, the mean counts as
+the batch size of the run. A smaller difference comes from the short batch at the end of an epoch. Then the
+most frequent batch size counts, so that repeated runs have the same batch size."""
 
 
 def batch_of_all(
     ranks: Sequence[Rank], window: tuple[int, int], asked: int | None, remarks: list[str]
 ) -> tuple[float, Literal["samples", "steps"]]:
-    """Mean amount of work of all ranks together in a step, and its unit.
+    """Amount of work of all ranks together in a step, and its unit.
 
     Args:
         window: first and last step that count.

@@ -31,10 +31,11 @@ from joulecast.measure.power.meters import (
 from joulecast.runs.meter_choice import Covers
 
 Ask = Callable[[], Reading]
-"""Asks a slow meter once, with a bound on how long that takes; raises ``ReadFailed``."""
+"""A function that asks a slow meter once. It ends within a limited time. If there is no reading, it raises
+``ReadFailed``."""
 
 FINISH_S = 6.0
-"""Seconds that the end of a run waits for the last answers of all slow meters together."""
+"""At the end of a run: longest time (s) to wait for the last answers of all slow meters together."""
 _MOST_KEPT = 1000
 _MOST_BYTES = 100_000
 _SHOWN = 120

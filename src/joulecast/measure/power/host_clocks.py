@@ -113,7 +113,7 @@ def _addresses() -> list[str]:
 
 
 def offset_from(addresses: Sequence[str], port: int) -> ClockOffset | None:
-    """Offset of another host's clock from this one; ``None`` if no address can be reached."""
+    """Another host's clock minus this host's clock; ``None`` if no address can be reached."""
     answers = (_asked(address, port) for address in addresses)
     return next((offset for offset in answers if offset is not None), None)
 

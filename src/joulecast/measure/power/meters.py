@@ -39,7 +39,7 @@ readings, so its time is not known exactly. Over this number of renewals, the er
 
 
 class MeterUnavailable(Exception):
-    """The meter cannot be opened. It says why, and how to get it.
+    """The meter cannot be opened. The error says why, and how to get the meter.
 
     ``not_applicable`` means that this kind of machine cannot have the meter, or that it is not set up. Then
     only a list of all meters has a line about it.
@@ -55,7 +55,7 @@ class ReadFailed(Exception):
 
 
 class MeterFailed(ReadFailed):
-    """The meter cannot be believed for the rest of the run. It says why."""
+    """The meter cannot be believed for the rest of the run. The error says why."""
 
 
 class NothingNew(ReadFailed):
@@ -272,10 +272,10 @@ class Believed:
     """A meter whose readings count only if they are possible for its device. All meters are read by this
     class.
 
-    For watts, each reading has to be possible. For a counter, the mean watts from one renewal to the
-    next, and over ten renewals, have to be possible, and it may not stand still. After a fault, the meter
-    begins again, and joules from before the fault to after it do not count. An estimate comes from no
-    device, so nothing limits it.
+    For watts, each reading has to be possible. For a counter, the mean watts have to be possible, both from
+    one renewal to the next and over ten renewals. A counter may also not stand still for long. After a fault,
+    the meter begins again, and joules from before the fault to after it do not count. An estimate comes from
+    no device, so nothing limits it.
 
     Args:
         meter: the meter to read. It may have ``limits``. Otherwise the limits follow from the part that it

@@ -38,7 +38,7 @@ class Load:
 
     @property
     def is_quiet(self) -> bool:
-        """Whether a measurement may begin."""
+        """Whether other programs are so quiet that a measurement may begin."""
         return self.busy_cores <= allowed_cores()
 
     def text(self) -> str:

@@ -143,7 +143,7 @@ class Samples:
     Attributes:
         facts: the last facts about the meters and the sampler.
         readings: readings of each meter, :data:`~joulecast.measure.power.meters.READING` by (readings,). NaN
-            stands for no figure. A meter that could not be opened has none.
+            stands for a missing value. A meter that could not be opened has none.
         activity: activity of each node, :data:`~joulecast.measure.power.host_activity.ACTIVITY` by (rows,).
         work: :data:`~joulecast.measure.power.host_activity.WORK` by (rows,).
         died: reason why the sampler did not end in order.
@@ -157,7 +157,7 @@ class Samples:
 
     @property
     def span_s(self) -> tuple[float, float] | None:
-        """Times of the first and the last look at the host; ``None`` if there was none."""
+        """Times of the first and the last row of :attr:`work`; ``None`` if there is no row."""
         return (float(self.work[0, 0]), float(self.work[0, -1])) if self.work.size else None
 
 
@@ -165,7 +165,7 @@ def read_samples(file: Path, died: str | None = None) -> Samples:
     """The content of a sampler's file so far, up to the last whole block.
 
     Raises:
-        JoulecastError: the file has another content.
+        JoulecastError: the content of the file is not that of a sampler's file.
     """
     import numpy as np
     import pyarrow as pa

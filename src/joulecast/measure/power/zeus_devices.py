@@ -69,7 +69,7 @@ def _asking(name: str, ask: Callable[[], float]) -> Callable[[], float]:
 
 
 def _gpu_identity(gpu: Any, index: int) -> str | None:
-    """The GPU's own name, the same in all containers of a machine."""
+    """Identity of a GPU: the same in all containers of a machine; ``None`` if its driver gives none."""
     from zeus.device.gpu.nvidia import NVIDIAGPU
 
     if not isinstance(gpu, NVIDIAGPU):
@@ -90,7 +90,7 @@ def gpu_identity(index: int) -> str | None:
 
 
 def gpu_limits(gpu: Any) -> Limits:
-    """The readings that are possible for a GPU, from its highest power limit (W), if it is known."""
+    """Limits of what a GPU can draw. The most watts follow from its highest power limit, if that is known."""
     most_w = None
     with suppress(ZeusBaseError):
         most_w = _PEAK * gpu.get_power_management_limit_constraints()[1] / 1e3 or None
@@ -98,8 +98,8 @@ def gpu_limits(gpu: Any) -> Limits:
 
 
 def _cpu_limits(cpu: Any, covers: Covers) -> Limits:
-    """Limits of a processor and of its memory, from the power limits that the kernel shows next to its
-    counter."""
+    """Limits of a processor or of its memory. For a processor, the most watts follow from the power limits
+    that the kernel shows next to its counter."""
     folder = Path(getattr(getattr(cpu, "rapl_file", None), "path", "/nowhere"))
     found = []
     if covers == "cpu":

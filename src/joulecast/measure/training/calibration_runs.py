@@ -21,8 +21,8 @@ _FLOAT_BYTES = 4
 def run(
     spec: RunSpec, hosts: Hosts, clock: StageClock, yields: bool
 ) -> tuple[float, float, list[int] | None, str | None]:
-    """Run a calibration. Returns start and stop on this host's clock, the bytes of each step, and the
-    algorithm."""
+    """Run a calibration. Returns start and stop on this host's clock, and the bytes of each step and the
+    algorithm of its all-reduces (``None`` without all-reduces)."""
     assert spec.calibration is not None
     calibration, step_bytes, reducer = spec.calibration, None, None
     if spec.kind == "idle":

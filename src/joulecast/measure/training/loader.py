@@ -59,8 +59,9 @@ class Loader:
         workers: number of processes that prepare batches. 0: a thread of this rank prepares them.
         prefetch: number of batches that each worker (or the thread) prepares ahead. 0, without workers: a
             batch is prepared when it is needed.
-        slow_down: for emulation, without workers: a batch takes this multiple of its CPU time.
-        pins: with workers, batches are in pinned memory, so that a GPU can copy them while it computes.
+        slow_down: for emulation, without workers: preparing a batch is extended to this multiple of its CPU
+            time.
+        pins: whether workers put batches into pinned memory, so that a GPU can copy them while it computes.
     """
 
     def __init__(

@@ -202,8 +202,8 @@ class Trainer:
         return network.double() if self.training.precision == "fp64" else network
 
     def forward_backward(self, batch: Batch) -> float:
-        """Do a forward and a backward pass. Returns this rank's sum of losses. The sum of the
-        gradients over all ranks is the gradient of the mean loss of the global batch."""
+        """Do a forward and a backward pass. Returns the sum of the losses of this rank's samples. The sum of
+        the gradients over all ranks is the gradient of the mean loss of the global batch."""
         images, labels = (part.to(self.device, non_blocking=True) for part in batch)
         if self.training.precision == "fp64":
             images = images.double()
@@ -239,7 +239,8 @@ class Trainer:
             torch.cuda.synchronize(self.device)
 
     def measure_reference(self) -> None:
-        """Time compute and update on one rank of the host while the others are idle, for emulation."""
+        """For emulation: measure how long compute and update take on one rank of the host, while its other
+        ranks are idle."""
         if self.speed.nodes_per_core == 1:
             return
         times: dict[str, float] | None = None
@@ -272,7 +273,8 @@ class Trainer:
         return best
 
     def step(self) -> float:
-        """Do one training step, and record its stages. Returns this rank's sum of losses."""
+        """Do one training step, and record its stages. Returns the sum of the losses of this rank's
+        samples."""
         clock = self.clock
         with clock.stage("materials"):
             batch = next(self.loader)

@@ -34,8 +34,8 @@ _PINGS = 50
 class Hosts:
     """The hosts of a communicator, seen from one rank.
 
-    ``local`` joins the ranks of this host; ``across`` joins the ranks that have the same local rank
-    on their hosts; ``smallest`` is the least number of ranks on any host.
+    ``local`` is the communicator of the ranks on this host. ``across`` is the communicator of the ranks that
+    have the same local rank on their hosts. ``smallest`` is the least number of ranks on any host.
     """
 
     comm: MPI.Intracomm

@@ -44,8 +44,8 @@ def end_with_parent() -> None:
 def tie_to_launcher() -> None:
     """Make this rank end when its launcher ends. Does nothing in a process that is no rank.
 
-    Under SLURM, it also does nothing, because SLURM ends its ranks itself. The same holds if the parent has
-    several threads: the kernel would watch only the thread that started this process, and not the whole
+    Under SLURM, it also does nothing, because SLURM ends its ranks itself. It also does nothing if the parent
+    has several threads: the kernel would watch only the thread that started this process, and not the whole
     parent.
     """
     starter = os.environ.get(_RUN)
@@ -60,8 +60,8 @@ def tie_to_launcher() -> None:
 
 @contextmanager
 def ended_by_signals() -> Iterator[None]:
-    """Let SIGTERM end this process in the same way as Ctrl-C. The end of the campaign's Snakemake ends it in
-    this way, too."""
+    """Let SIGTERM end this process in the same way as Ctrl-C. If the campaign's Snakemake ends, this process
+    ends in this way, too."""
 
     def interrupt(number: int, frame: object) -> None:
         raise KeyboardInterrupt
@@ -113,7 +113,7 @@ def rank_environment(threads: int, *, own_mpi: bool = True) -> dict[str, str]:
     """The environment of ranks that have this number of compute threads.
 
     Args:
-        own_mpi: leave out the variables of the current MPI job (:func:`own_mpi_environment`).
+        own_mpi: whether to leave out the variables of the current MPI job (:func:`own_mpi_environment`).
     """
     inherited = own_mpi_environment() if own_mpi else dict(os.environ)
     return {
@@ -142,7 +142,8 @@ def _reason_file(job: Path) -> Path:
 
 
 def say_reason(error: JoulecastError, job: Path) -> None:
-    """Write why this rank fails to the log, and to a file next to the job.
+    """Write the reason why this rank fails. It is written to standard error (the log), and to a file next to
+    the job.
 
     A launcher may end before it has passed on all output of its ranks. The file is then still there.
     """
@@ -153,7 +154,7 @@ def say_reason(error: JoulecastError, job: Path) -> None:
 
 @contextmanager
 def opened_log(file: Path) -> Iterator[TextIO]:
-    """The log to which ranks append, open. If its folder is missing, it is made."""
+    """Open the log, so that ranks append to it. If its folder is missing, the folder is made."""
     with explained_disk_errors(file):
         file.parent.mkdir(parents=True, exist_ok=True)
         log = open(file, "a", encoding="utf-8")  # noqa: SIM115 (closed by the block below)

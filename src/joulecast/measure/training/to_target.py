@@ -41,12 +41,12 @@ class TrainedToTarget:
 
     Attributes:
         reached: whether the accuracy met the target.
-        stopped: whether ``may_continue`` ended it (and not the target or the last epoch).
+        stopped: whether ``may_continue`` ended the training (and not the target or the last epoch).
         epochs: number of whole epochs. It is at least 1, unless the training failed.
         time_s: seconds of training and evaluations, without setting up.
         accuracy: result of the last evaluation, 0 to 1; ``None`` if there was none.
         failed: why it failed (out of memory). ``epochs`` may then be 0. If it failed while setting up,
-            ``time_s`` includes this.
+            ``time_s`` includes the time of setting up.
     """
 
     reached: bool
@@ -62,7 +62,7 @@ class TrainingToTarget:
 
     Args:
         target_accuracy: accuracy to reach on the test split: above 0, at most 1.
-        max_epochs: most epochs. A training that does not reach the target within them has failed.
+        max_epochs: most epochs. After them, a training ends, even if it has not reached the target.
         default_batch_size: batch size to which ``learning_rate`` belongs. The learning rate is proportional
             to the batch size (linear scaling for SGD: Goyal et al. 2017, section 2.1). Scaling by the square
             root is for adaptive optimisers, which the loop does not have.
@@ -130,7 +130,7 @@ class TrainingToTarget:
         ended: Callable[[], None] = _nothing,
         may_continue: MayContinue = _always,
     ) -> TrainedToTarget:
-        """The result of one training.
+        """Train once. Returns the result.
 
         Args:
             seed: seed of the weights, the order of images, and dropout.
@@ -213,8 +213,8 @@ class TrainingToTarget:
         return Trainer(spec, self._hosts, StageClock(), yields=False)
 
     def _warm_up(self, batch_size: int, seed: int) -> None:
-        """Train a replica that is discarded, so that torch's set-up, once for each shape of batch, is not
-        part of a measured training."""
+        """Train a replica that is then discarded. Here torch does the set-up that it needs once for each
+        shape of batch. So the set-up is not part of a measured training."""
         if batch_size in self._warm:
             return
         with closing(self._trainer(batch_size, seed, _WARM_UP_STEPS, 1, None)) as trainer:

@@ -105,7 +105,8 @@ def _import_torchvision_models() -> Any:
 
 
 def _lenet5(image_size: int, classes: int) -> "nn.Module":
-    """LeCun et al. 1998, figure 2, with ReLU for the sigmoids and max for the average pooling.
+    """LeNet-5 (LeCun et al. 1998, figure 2). ReLU replaces the sigmoids, and max pooling replaces average
+    pooling.
 
     Each pooling halves the side. Both convolutions are padded, so that images of 8 pixels are large enough.
     Initial weights are those of He et al. 2015 for ReLU. Those of torch are smaller: with them, many

@@ -35,6 +35,7 @@ def install(folder: str, capture: str | None = None) -> Marks:
 
 
 def note(**facts: Any) -> None:
-    """Note facts about what this process trains, such as its loss. Does nothing if it is not observed."""
+    """Note facts about what this process trains, such as its loss. Does nothing if this process is not
+    observed."""
     if _WATCH:
         _WATCH[0].marks.note(**facts)

@@ -29,8 +29,8 @@ _SHORTEST_S = 1e-5
 _READING_SHARE = 1e-3
 """Share of the time that reading DDP's statistics may take."""
 _EVERY_ON_A_DEVICE = 20
-"""On a GPU, DDP collects its statistics in one of this number of steps, because it then waits for the
-device."""
+"""On a GPU: number of steps from one step in which DDP collects statistics to the next such step. In such a
+step, DDP waits for the device."""
 _FEWEST_READ = 4
 """Number of steps at the beginning whose statistics are all read. After them, some steps are left out."""
 _FIRST, _APART = 3, 4
@@ -135,7 +135,7 @@ class Replicas:
 
     def read(self, update: int) -> None:
         """Read the statistics of the previous step. Reading takes time, so only some steps are read: few
-        enough that it takes a very small share of the time."""
+        enough that reading takes a very small share of the time."""
         now = time.monotonic()
         step_s, self._last_s = now - self._last_s, now
         replicas = [replica for known in self._known if (replica := known()) is not None]
