@@ -1,4 +1,4 @@
 """Measures trainings: power meters, the sampler, the observer of any command, and our own MPI training.
 
-The input is a setting or a command. The output is a run.
+The input is the specification of a run, or a command. The output is the record of the run.
 """

@@ -228,7 +228,7 @@ class SiteCommand:
 
 
 def open_command(nodes: MeteredNodes) -> list[Meter]:
-    """The command of the configuration key ``power.command``.
+    """The meter that runs the command of the configuration key ``power.command``.
 
     Raises:
         MeterUnavailable: the configuration has no command, or the command prints no reading.

@@ -123,10 +123,10 @@ def open_energy_counter(device: Literal["cpu", "cuda"], gpu: int = 0) -> EnergyC
 
 
 def first_visible_gpu() -> int:
-    """The first GPU that CUDA shows, as nvidia-smi numbers it.
+    """Number in nvidia-smi of the first GPU that CUDA shows to this process.
 
     Raises:
-        JoulecastError: CUDA_VISIBLE_DEVICES names a part of a GPU, or one by its UUID.
+        JoulecastError: CUDA_VISIBLE_DEVICES names a part of a GPU, or names a GPU by its UUID.
     """
     first = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")[0].strip()
     if not first:

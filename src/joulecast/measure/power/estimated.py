@@ -1,7 +1,7 @@
 """The estimate: watts from the processor's utilisation, between the idle and full watts in the platform
 file. A training on GPUs gets no energy from it.
 
-It is a formula, not a measurement. Every figure made from it has the source ``estimated``.
+It is a formula, not a measurement. Every value that is made from the estimate has the source ``estimated``.
 """
 
 import time
@@ -47,8 +47,8 @@ def work_by_node(nodes: MeteredNodes) -> dict[str, Callable[[], float]]:
 
 
 class EstimatedMeter:
-    """Integrates ``idle + (full - idle) * utilisation`` of one node between its reads. The utilisation
-    is at most 1.
+    """Estimates the watts of one node as ``idle + (full - idle) * utilisation``, and adds up the joules from
+    one read to the next. The utilisation is at most 1.
 
     An emulated node has only a part of a core. It works in bursts on the whole core, and then waits as
     long as a slower node would still compute. So the work of a burst above the node's capacity counts in

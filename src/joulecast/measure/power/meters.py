@@ -5,9 +5,9 @@ or both. A read that fails raises :class:`ReadFailed`. Its value is missing; it 
 can no longer be believed raises :class:`MeterFailed`. A meter that does not exist raises
 :class:`MeterUnavailable` when it is opened, with the reason and the remedy.
 
-A counter can restart (a driver is loaded again), run backwards, jump, or stop. A sensor can read 0, or in
-another unit. So a meter is believed only as long as the power that it gives is possible for its device
-(:class:`Believed`).
+A counter can restart (a driver is loaded again), run backwards, jump, or stop. A sensor can give 0, or a
+value in another unit. So a meter is believed only as long as the power that it gives is possible for its
+device (:class:`Believed`).
 """
 
 import queue

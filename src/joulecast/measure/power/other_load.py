@@ -25,7 +25,8 @@ _INTERPRETERS = ("python", "perl", "ruby", "node", "java", "bash", "sh")
 
 
 def allowed_cores() -> float:
-    """Cores that other programs may keep busy on a quiet machine: half a core, or 2 % of many cores."""
+    """Number of cores that other programs may keep busy on a quiet machine: half a core, or 2 % of the cores
+    if that is more."""
     return max(0.5, 0.02 * len(os.sched_getaffinity(0)))
 
 

@@ -6,8 +6,8 @@
             set_limit(200)
 
 When the block ends, or when the process is asked to end, the GPU gets back the limit that it had before (and
-not its highest one). A process that is killed outright (SIGKILL) leaves its limit behind. ``nvidia-smi -pl``
-restores it. GPUs have the numbers that nvidia-smi gives them.
+not its highest one). If a process is killed outright (SIGKILL), the limit that it set stays. The command
+``nvidia-smi -pl`` sets another one. GPUs have the numbers that nvidia-smi gives them.
 """
 
 import signal
@@ -35,7 +35,7 @@ class Preflight:
     """What is known about a GPU's power limit.
 
     Attributes:
-        name: name of the GPU; ``None`` if there is none.
+        name: name of the GPU; ``None`` if there is no GPU.
         found_w: the limit in force now.
         lowest_w, highest_w: the limits that can be set; ``None`` if the driver does not say.
         why_not: why no limit may be set, and how to get the right; ``None`` if a limit may be set.

@@ -73,7 +73,7 @@ class SamplerOrder:
         pids: dict[str, list[int]] | None = None,
         core_seconds_per_s: float | None = None,
     ) -> "SamplerOrder":
-        """The order of a run for the host that its record calls ``host``."""
+        """The order for the sampler of one host of a run. ``host`` is the host's name in the record."""
         nodes = MeteredNodes(
             host,
             pids or {},

@@ -1,9 +1,9 @@
 """The all-reduce of gradients: it sums them over all ranks, in place, by one of three algorithms.
 
 ``mpi``        one ``MPI_Allreduce`` on the buffer, by whatever algorithm the library chooses.
-``shared``     for ranks of one host: the buffers lie in one MPI shared-memory window, and each rank adds
-               up one slice of all of them, in blocks that fit the cache.
-``two_level``  ``shared`` within each host, and each slice summed across hosts by its rank.
+``shared``     for ranks of one host: their buffers lie in one MPI shared-memory window. Each rank sums one
+               slice of all these buffers, in blocks that fit the cache.
+``two_level``  ``shared`` within each host. The rank that summed a slice then sums it across hosts.
 
 Gradients are written straight into the reducer's buffer. Within a host they are added in the order of the
 ranks, so that all ranks end with the same bits.
@@ -43,8 +43,8 @@ class MpiAllReduce:
 
 
 class SharedAllReduce:
-    """A reducer that works on slices of a shared-memory window. If there are several hosts, it also sums the
-    slices across them."""
+    """A reducer whose buffers lie in shared memory of the host. Each rank sums one slice of all these
+    buffers. If there are several hosts, it then sums this slice across the hosts."""
 
     def __init__(self, hosts: Hosts, elements: int, dtype: DTypeLike, yields: bool) -> None:
         self.name = "shared" if hosts.count == 1 else "two_level"
@@ -164,7 +164,7 @@ def open_allreduce(
     """A reducer for ``elements`` numbers.
 
     Args:
-        yields: release the core while waiting. Ranks that share cores need this.
+        yields: whether to release the core while waiting. Ranks that share cores need this.
 
     Raises:
         JoulecastError: the algorithm is ``shared``, but there are several hosts, or no shared memory; or the

@@ -38,8 +38,8 @@ class GradientBuckets:
     Args:
         parameters: parameters of one floating dtype. Parameters without ``requires_grad`` are ignored.
         bucket_bytes: smallest size of a bucket. (The last bucket may be smaller.)
-        overlap: sum each bucket in a separate thread as soon as it is full.
-        yields: release the core while waiting.
+        overlap: whether to sum each bucket in a separate thread as soon as it is full.
+        yields: whether to release the core while waiting.
     """
 
     def __init__(
@@ -197,8 +197,8 @@ class GpuGradients:
         network: the network, on the GPU. Rank 0's parameters and buffers are copied to all ranks.
         comm: communicator of all ranks, by which they learn the address of rank 0.
         bucket_mb: least size of a bucket.
-        overlap: sum a bucket as soon as it is full. Otherwise there is only one bucket, which is full after
-            the backward pass.
+        overlap: whether to sum a bucket as soon as it is full. Otherwise there is only one bucket, which is
+            full after the backward pass.
     """
 
     algorithm = "nccl"

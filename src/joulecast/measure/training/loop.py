@@ -85,9 +85,9 @@ class NodeSpeed:
     no stage is padded.
 
     Ranks share cores. Without padding, each rank would become slower when there are more nodes. So one rank
-    of the host first times compute and update on a free machine. Then all ranks extend each of these stages
-    to ``nodes_per_core`` times this time. If a stage takes longer because there are too few cores, it is an
-    overrun. The record has the share of overruns.
+    of the host first measures how long compute and update take on a free machine. Then all ranks extend each
+    of these stages to the measured time multiplied by ``nodes_per_core``. If a stage takes longer because
+    there are too few cores, it is an overrun. The record has the share of overruns.
     """
 
     def __init__(self, nodes_per_core: int = 1) -> None:

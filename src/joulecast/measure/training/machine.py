@@ -1,8 +1,8 @@
-"""The machine of a measurement. Only one measurement at a time locks it, and it is quiet when a measurement
-begins.
+"""The machine of a measurement. At most one measurement at a time has locked it. Before a measurement begins,
+it waits for some time until other programs are quiet.
 
-A measurement locks the machine by ``flock`` on a file. Its processes inherit the lock. So it lasts
-until the last of them has ended, even if the first one was killed.
+A measurement locks the machine by ``flock`` on a file. The processes of the measurement inherit the lock. So
+the lock lasts until the last of them has ended, even if the first process was killed.
 """
 
 import fcntl
@@ -42,7 +42,8 @@ def _opened_lock() -> int:
 
 @contextmanager
 def machine_lock(log: TextIO, longest_s: float = LONGEST_WAIT_S) -> Iterator[int]:
-    """Hold this host for one measurement. Yields the descriptor of the lock, which children inherit.
+    """Lock this machine for one measurement. Yields the descriptor of the lock, which child processes
+    inherit.
 
     Args:
         log: gets the messages about waits. Standard error gets them, too.
@@ -81,7 +82,7 @@ def _tell(log: TextIO, line: str) -> None:
 
 
 def wait_for_quiet(log: TextIO, wait_s: float) -> Load:
-    """Wait until other programs have ended, but at most ``wait_s``. Returns the load of the machine."""
+    """Wait until other programs are quiet, but at most ``wait_s``. Returns their load after the wait."""
     load = load_now()
     begin_s, waited_s, is_announced = time.monotonic(), 0.0, False
     while not load.is_quiet:

@@ -40,10 +40,10 @@ class RunLaunch:
     """A launch of a run's ranks, with its launcher and time limit.
 
     Attributes:
-        launcher: ``mpiexec``, ``srun --mpi=pmi2``, ...; ``None`` starts a single rank without one.
+        launcher: ``mpiexec``, ``srun --mpi=pmi2``, ...; ``None`` starts a single rank without a launcher.
         nodes: number of the scheduler's nodes for the ranks. ``None``: one for each host.
-        python: command for the ranks' Python, as ``apptainer exec joulecast.sif python``. ``None``: this
-            interpreter.
+        python: command that starts the ranks' Python, such as ``apptainer exec joulecast.sif python``.
+            ``None``: this interpreter.
         timeout_s: longest time of the run. After it, the run is ended.
     """
 
@@ -150,7 +150,7 @@ def measure_run(
         out: folder of the record, which all hosts of the run must see.
         log_file: gets everything that the ranks print, and why the run failed.
         launcher, nodes, python, timeout_s: see :class:`RunLaunch`.
-        quiet_wait_s: longest wait for other programs to end.
+        quiet_wait_s: longest wait (s) until other programs are quiet.
         repeats: how often a disturbed run is repeated.
 
     Raises:
@@ -199,8 +199,8 @@ def _scratch(out: Path) -> Iterator[Path]:
     """A folder for the ranks next to the records, because ranks on other hosts use it. It is deleted at
     the end.
 
-    Folders of killed attempts are deleted first. No process can use them, because this one
-    has locked the machine.
+    Folders of killed attempts are deleted first. No other process can use them, because this process has
+    locked the machine.
     """
     out.parent.mkdir(parents=True, exist_ok=True)
     for left in out.parent.glob(f".{out.name}-scratch-*"):

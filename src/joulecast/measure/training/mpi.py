@@ -76,7 +76,7 @@ class Hosts:
 
     @property
     def is_leader(self) -> bool:
-        """Whether this rank acts for its host."""
+        """Whether this rank acts for its host: the rank with local rank 0 does."""
         return self.local.rank == 0
 
 

@@ -1,8 +1,8 @@
-"""Runs the ranks of a run under a launcher, with a time limit. If they fail, it finds the reason.
+"""Runs the ranks of a run under a launcher, with a time limit. If ranks fail, it finds the reason.
 
-When the run is over, none of its processes is left, however it ended. The launcher has its own process group,
-which is ended at the run's time limit. The kernel ends it when the process that started it ends
-(``PR_SET_PDEATHSIG``), and ends each rank when its launcher ends.
+However a run ends, none of its processes is left afterwards. The launcher has its own process group.
+At the run's time limit, this group is ended. When the process that started the launcher ends, the kernel ends
+the launcher (``PR_SET_PDEATHSIG``). When the launcher ends, the kernel ends each rank.
 """
 
 import ctypes
@@ -25,7 +25,7 @@ from joulecast.runs.files.writing import explained_disk_errors
 CAMPAIGN = "JOULECAST_CAMPAIGN"
 """Environment variable: the process id of the Snakemake that runs a campaign on this host."""
 _RUN = "JOULECAST_RUN"
-"""Environment variable of the ranks: the process that started their launcher."""
+"""Environment variable of the ranks: the id of the process that started their launcher."""
 _PR_SET_PDEATHSIG = 1
 _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4
 _LIBC = ctypes.CDLL(None)
@@ -170,7 +170,8 @@ def run_ranks(
     lock: int,
     timeout_s: float,
 ) -> tuple[int, str | None]:
-    """Run a launcher until all its ranks have ended. Returns its exit code, and the reason that a rank gave.
+    """Run a launcher until all its ranks have ended. Returns the launcher's exit code, and the reason for a
+    failure that a rank gave.
 
     Args:
         job_file: file of the ranks' job, in a folder that all hosts see.

@@ -3,9 +3,9 @@
     training = TrainingToTarget(Workload(network="lenet5", image_size=8), target_accuracy=0.9)
     trained = training.train(batch_size=64, seed=3)
 
-It uses the loop of the campaign (:class:`~joulecast.measure.training.loop.Trainer`) on a single rank. After
-each epoch, the network is evaluated on the test split. The data set is opened once. Each seed gives new
-weights.
+The training uses the loop of the campaign (:class:`~joulecast.measure.training.loop.Trainer`) on a single
+rank. After each epoch, the network is evaluated on the test split. The data set is opened once. Each seed
+gives new weights.
 """
 
 import time
@@ -62,7 +62,8 @@ class TrainingToTarget:
 
     Args:
         target_accuracy: accuracy to reach on the test split: above 0, at most 1.
-        max_epochs: most epochs. After them, a training ends, even if it has not reached the target.
+        max_epochs: largest number of epochs. After them, a training ends, even if it has not reached the
+            target.
         default_batch_size: batch size to which ``learning_rate`` belongs. The learning rate is proportional
             to the batch size (linear scaling for SGD: Goyal et al. 2017, section 2.1). Scaling by the square
             root is for adaptive optimisers, which the loop does not have.
@@ -109,7 +110,8 @@ class TrainingToTarget:
         return max(1, round(len(self._images) / batch_size))
 
     def learning_rate(self, batch_size: int) -> float:
-        """The learning rate, proportional to the batch size up to its limit."""
+        """The learning rate for a batch size: proportional to the batch size, and at most
+        ``max_learning_rate``."""
         scaled = self._learning_rate * batch_size / self._default_batch_size
         return scaled if self._max_learning_rate is None else min(scaled, self._max_learning_rate)
 

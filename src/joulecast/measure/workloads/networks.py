@@ -1,9 +1,9 @@
 """The networks of the campaign by name. They come from torchvision, with one exception.
 
-The MC2 paper uses VGG16, ResNet50 and ViT-B/16. ViT-S and ViT-Ti (Touvron et al. 2021, DeiT) have the same
-architecture, for small machines. The exception is LeNet-5: it is written in this module, for trainings that
-reach their target within a second. Most other networks are in Table 1 of the partitioning paper. This module
-can be imported without torch, so that a campaign can be checked quickly.
+The MC2 paper uses VGG16, ResNet50 and ViT-B/16. ViT-S and ViT-Ti (Touvron et al. 2021, DeiT) are smaller
+networks with the architecture of ViT-B, for small machines. The exception is LeNet-5: it is written in this
+module, for trainings that reach their target within a second. Most other networks are in Table 1 of the
+partitioning paper. This module can be imported without torch, so that a campaign can be checked quickly.
 """
 
 import sys
@@ -108,9 +108,9 @@ def _lenet5(image_size: int, classes: int) -> "nn.Module":
     """LeNet-5 (LeCun et al. 1998, figure 2). ReLU replaces the sigmoids, and max pooling replaces average
     pooling.
 
-    Each pooling halves the side. Both convolutions are padded, so that images of 8 pixels are large enough.
-    Initial weights are those of He et al. 2015 for ReLU. Those of torch are smaller: with them, many
-    trainings with a large batch learn nothing in the first tens of epochs.
+    Each pooling halves the side of the image. Both convolutions are padded, so that images of 8 pixels are
+    large enough. Initial weights are those of He et al. 2015 for ReLU. Those of torch are smaller: with them,
+    many trainings with a large batch learn nothing in the first tens of epochs.
     """
     from torch import nn
 
