@@ -29,7 +29,8 @@ def fault_of(code: int) -> str | None:
 
 
 def _in_front_of_a_terminal() -> bool:
-    """Whether a terminal sends Ctrl-C to this process, also if standard input comes from elsewhere."""
+    """Whether Ctrl-C in a terminal reaches this process. That is possible even if standard input is not the
+    terminal."""
     try:
         with open("/dev/tty", "rb", buffering=0) as terminal:
             return os.tcgetpgrp(terminal.fileno()) == os.getpgrp()

@@ -91,7 +91,7 @@ class SamplerBegun(FrozenContent):
 
 
 class SamplerEnded(FrozenContent):
-    """A host whose sampler has ended. If it did not end in order, ``died`` is the reason."""
+    """A host whose sampler has ended. If the sampler did not end normally, ``died`` is the reason."""
 
     host: str
     died: str | None
@@ -239,7 +239,7 @@ class JobFolder(JobFiles):
         """Make the folder, and announce this process: its lock, its host and its number.
 
         Raises:
-            JoulecastError: nothing can be written there.
+            JoulecastError: nothing can be written in the folder.
         """
         # The command may change its folder, and its processes write here.
         super().__init__(out.absolute() / f"{PREFIX}{place.job}")

@@ -74,7 +74,8 @@ def write_job(
 
     Args:
         out: folder of the records; for a run of a campaign, the folder of its record.
-        ended_s: end of the observation on the first process's clock; ``None``: when its sampler ended.
+        ended_s: end of the observation on the first process's clock; ``None``: the time at which its sampler
+            ended.
         runs_on: whether the training continues. Its steps after the end do not count, because their power
             was not measured.
 

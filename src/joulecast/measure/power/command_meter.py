@@ -146,7 +146,7 @@ def finish_all(meters: Sequence[Meter]) -> bool:
 
 
 def _shown(text: str) -> str:
-    """The first line of what a program printed, for an error."""
+    """For an error message: the first line that a program printed. What looks like a password is masked."""
     lines = [line for line in text.strip().splitlines() if line.strip()]
     if not lines:
         return "nothing"
@@ -155,7 +155,7 @@ def _shown(text: str) -> str:
 
 
 def output_of(words: Sequence[str], timeout_s: float) -> str:
-    """The output of a program.
+    """Run a program. Returns its output.
 
     Args:
         words: words of the command. All users of the machine can see them, so they must contain no
@@ -163,8 +163,8 @@ def output_of(words: Sequence[str], timeout_s: float) -> str:
         timeout_s: after this time, the program and all processes that it started are ended.
 
     Raises:
-        ReadFailed: the program cannot be started, does not end in time, or fails. The error contains its
-            output.
+        ReadFailed: the program cannot be started, does not end in time, or fails. If it fails, the error
+            contains the first line of the output.
     """
     name = os.path.basename(words[0])
     with TemporaryFile() as out, TemporaryFile() as faults:

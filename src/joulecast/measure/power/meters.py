@@ -146,7 +146,7 @@ def opened_in_time(kind: str, open_meters: Opener, nodes: MeteredNodes) -> list[
     """The meters of a kind, opened in a thread, because a driver may hang.
 
     Raises:
-        MeterUnavailable: there is none, or it did not answer in time.
+        MeterUnavailable: there is no such meter, or opening the meters took too long.
     """
     answers: queue.SimpleQueue[list[Meter] | Exception] = queue.SimpleQueue()
 
@@ -204,7 +204,7 @@ def limits_of(
 
     Args:
         renewed_s, moves_within_s: as in :class:`Limits`.
-        least_w: for a device that may draw less than others.
+        least_w: least watts, for a device that may draw less than others.
         most_w: most watts by the description of the device. It counts only if it is lower than the usual
             limit.
     """

@@ -124,7 +124,7 @@ class Programs:
         return found
 
     def busiest(self, ours: Sequence[int] = ()) -> tuple[str, ...]:
-        """Names of the busiest programs, without the processes ``ours`` and this one."""
+        """Names of the busiest programs, without the processes ``ours`` and this process."""
         elapsed = max(time.monotonic() - self._since_s, 1e-9)
         own, by_name = {*ours, os.getpid()}, dict[str, float]()
         for process, used in self._all():
@@ -160,7 +160,7 @@ class LoadWatch:
         return time.monotonic(), machine_work_s(), sum(os.times()[:4])
 
     def load(self) -> Load | None:
-        """The load by other programs since this object was made; ``None`` if this was less than a second
+        """The load by other programs since this object was made; ``None`` if it was made less than a second
         ago."""
         now = self._seen()
         elapsed, machine, own = (b - a for a, b in zip(self._began, now, strict=True))

@@ -150,7 +150,7 @@ class _Readings:
         self._asked.set("")
 
     def _read_one(self, index: int, meter: Believed) -> bool:
-        """Read a meter. Returns whether it may have more readings."""
+        """Read a meter once. Returns whether the meter may have more readings already."""
         before, about = time.monotonic(), self.described[index]
         try:
             reading = meter.read()

@@ -146,7 +146,7 @@ class Samples:
             stands for a missing value. A meter that could not be opened has none.
         activity: activity of each node, :data:`~joulecast.measure.power.host_activity.ACTIVITY` by (rows,).
         work: :data:`~joulecast.measure.power.host_activity.WORK` by (rows,).
-        died: reason why the sampler did not end in order.
+        died: reason why the sampler did not end normally; ``None`` if it did.
     """
 
     facts: SamplerFacts

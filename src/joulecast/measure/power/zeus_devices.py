@@ -162,7 +162,8 @@ def open_gpus(nodes: MeteredNodes) -> list[Meter]:
 
 
 def open_cpus(nodes: MeteredNodes) -> list[Meter]:
-    """Two meters for each processor of this host: the package, and its memory if RAPL has it.
+    """The meters of each processor of this host: one for the package, and one for its memory if RAPL counts
+    that.
 
     Raises:
         MeterUnavailable: there is no RAPL (a virtual machine, another CPU), or it may not be read.
@@ -225,7 +226,7 @@ _SOC_PARTS: tuple[tuple[str, str, Covers], ...] = (
 
 
 def open_soc(nodes: MeteredNodes) -> list[Meter]:
-    """The parts of a system on a chip: Jetson.
+    """One meter for each part of a Jetson (a system on a chip) whose energy is counted.
 
     Raises:
         MeterUnavailable: this machine is no Jetson.

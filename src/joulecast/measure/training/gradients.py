@@ -36,7 +36,8 @@ class GradientBuckets:
     """The gradients of some parameters, in the flat buffer of a reducer.
 
     Args:
-        parameters: parameters of one floating dtype. Parameters without ``requires_grad`` are ignored.
+        parameters: parameters that all have the same floating-point dtype. Parameters without
+            ``requires_grad`` are ignored.
         bucket_bytes: smallest size of a bucket. (The last bucket may be smaller.)
         overlap: whether to sum each bucket in a separate thread as soon as it is full.
         yields: whether to release the core while waiting.
@@ -265,7 +266,7 @@ class GpuGradients:
         return max(begin for begin, _ in times)
 
     def finish(self) -> list[Tensor]:
-        """The summed gradients after a backward pass. They are valid until the next one."""
+        """The summed gradients after a backward pass. They are valid until the next backward pass."""
         gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in self.parameters]
         for parameter in self.parameters:
             parameter.grad = None

@@ -118,7 +118,7 @@ class NodeSpeed:
 
 @dataclass
 class LoopResult:
-    """Result of the loop; its times are on this host's monotonic clock."""
+    """Result of the training loop. Times are on this host's monotonic clock."""
 
     start: float
     stop: float

@@ -42,7 +42,7 @@ class StageClock:
         self.record(name, start, time.monotonic())
 
     def intervals(self) -> Intervals:
-        """All intervals without warm-up."""
+        """All intervals except those of warm-up steps."""
         table = np.array(self._rows).reshape(-1, 4)
         step, stage, start_s, stop_s = table[table[:, 0] >= 0].T
         return {

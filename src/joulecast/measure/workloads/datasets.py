@@ -129,7 +129,7 @@ def _transform(image_size: int) -> Any:
 
 
 def _image(path: str) -> Any:
-    """The image in a file. If the file is no image, or is a pipe, the error names it."""
+    """The image in a file. If the file is no image, or is a pipe, the error names the file."""
     from PIL import Image
 
     with opened(Path(path), "image", _MAX_IMAGE_BYTES) as file:
@@ -171,7 +171,7 @@ def _from_root(name: str, root: str | None, image_size: int, train: bool) -> Ima
 def open_dataset(
     name: str, root: str | None, image_size: int, classes: int, train: bool = True
 ) -> Images:
-    """The train or test split of a data set. Each is opened once.
+    """The train or test split of a data set. Each split is opened only once.
 
     Raises:
         JoulecastError: the name is not known; the root is missing or has no images (the error says what to

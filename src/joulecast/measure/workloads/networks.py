@@ -191,7 +191,8 @@ def forward_flops(name: str, image_size: int, patch_size: int, classes: int) -> 
 
 
 def known_networks(networks: list[str]) -> list[str]:
-    """The given networks; raises a ``ValueError`` with the name of an unknown one."""
+    """Returns the given names of networks, if all are known. Otherwise raises a ``ValueError`` that names an
+    unknown network."""
     for name in networks:
         try:
             network_info(name)

@@ -152,7 +152,7 @@ class DeviceClock(HostClock):
     """Moments in the stream of a device.
 
     Args:
-        new_event: makes an event that is recorded, such as ``torch.cuda.Event`` with timing.
+        new_event: makes an event, such as ``torch.cuda.Event`` with timing, and records it in the stream.
     """
 
     def __init__(self, new_event: Callable[[], Any]) -> None:
