@@ -36,8 +36,8 @@ def _leave_one_node_count_out(training: pd.DataFrame) -> Iterator[Split]:
 
 
 def _leave_one_batch_out(training: pd.DataFrame) -> Iterator[Split]:
-    """Each batch of a network, if no node count can be held out. At least two other batches of the network
-    stay in the fit."""
+    """Splits, each of which holds out one batch of a network. At least two other batches of the network stay
+    in the fit. There are no such splits if there are several node counts, or imported runs."""
     if training["nodes"].nunique() > 1 or (training["kind"] == "imported").any():
         return
     for _, own in training.groupby("workload"):
@@ -66,7 +66,8 @@ NEXT_SCALE = "next-scale"
 
 
 def _next_scale(training: pd.DataFrame) -> Iterator[Split]:
-    """Each scale of a submitter's series of imported runs, from the two below it."""
+    """Splits, each of which holds out one scale of a submitter's series of imported runs. The fit sees the
+    two next smaller scales of the series, and runs of other submitters or benchmarks."""
     if "series" not in training:
         return
     for series, own in training.groupby("series"):

@@ -37,7 +37,8 @@ def power_law(scales: Floats, seconds: Floats, asked: float) -> float:
 
 
 def _terms(columns: Callable[[Floats], Floats], *seen: Floats, asked: float) -> float:
-    """Non-negative sum of terms, by least relative squares."""
+    """The time at ``asked``, by a sum of terms with non-negative coefficients. The coefficients minimise the
+    squares of the relative errors."""
     scales, seconds = seen
     weights, _ = nnls(columns(scales) / seconds[:, None], np.ones(len(seconds)))
     return float(columns(np.array([asked]))[0] @ weights)

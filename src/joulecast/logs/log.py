@@ -24,7 +24,7 @@ NODE_METER = "node_power"
 _LONGEST_NAME = 150
 MOST_HOSTS = 100_000
 _MOST_RESTARTS = 0.01
-"""Share of a counter's readings at which it may begin anew."""
+"""Largest share of a counter's readings at which it may restart from 0."""
 _SHOWN = 3
 
 
@@ -286,7 +286,7 @@ def sanitised(name: str) -> str:
 
 
 def each_once(names: Sequence[str]) -> list[str]:
-    """The names. One that was there before gets a number."""
+    """The names, all different: a name that occurred before gets a number behind it."""
     found: dict[str, None] = {}
     again = Counter[str]()
     for name in names:

@@ -22,7 +22,7 @@ CHECKS = "tables/checks/checks"
 SCALING = "tables/energy/scaling"
 """The table of the speed, and of the parts of the time."""
 METERED = "metered/tables/energy_summary"
-"""The table of errors on clusters that others metered. They are not a part of the campaign."""
+"""The table of errors on clusters that others metered. These clusters are not a part of the campaign."""
 
 
 class NothingToShow(JoulecastError):

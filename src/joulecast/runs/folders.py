@@ -39,7 +39,8 @@ _MEASURED = re.compile(r"(.+)-n(\d+)-run(\d+)")
 
 
 def measured_records(name: str) -> list[Path]:
-    """The records of the observed training ``name``, in the order of their node counts and numbers."""
+    """The records of the observed training ``name``, ordered by node count, and then by the number of the
+    run."""
     paths = MEASURED.glob("*")
     found = [(match, path) for path in paths if (match := _MEASURED.fullmatch(path.name))]
     own = [(int(match[2]), int(match[3]), path) for match, path in found if match[1] == name]

@@ -41,8 +41,8 @@ _LEAST_COVERED = 0.5
 """Least share of a run between its first and its last reading. With less, the run has no energy."""
 
 _WHOLE = 1 - 1e-6
-"""A share from which on a time counts as the whole run, because the log counts the work right before the
-end."""
+"""A part of a run with at least this share of its time counts as the whole run, because the log counts the
+work right before the end."""
 
 _LOADED_S = 2.0
 _IDLE_WINDOW_S = 60.0

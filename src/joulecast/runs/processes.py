@@ -24,7 +24,7 @@ def _do(item: Any) -> Any:
 
 @contextmanager
 def workers(work: Callable[[Any], T], processes: int) -> Iterator[Callable[[Any], Future[T]]]:
-    """A function that submits an item to the process that is free.
+    """A function that submits an item to a process that is free.
 
     Args:
         work: what is done with an item. It may hold anything: the processes are forked from this one. Items

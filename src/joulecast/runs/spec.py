@@ -95,7 +95,7 @@ class Training(FrozenContent):
     loader_workers: int = Field(0, ge=0)
     """Number of processes that prepare batches."""
     prefetch_batches: int = Field(2, ge=0)
-    """Number of batches that they prepare ahead."""
+    """Number of batches that the processes of the loader prepare ahead."""
 
 
 class Calibration(FrozenContent):
@@ -117,7 +117,7 @@ class Imported(FrozenContent):
     benchmark: str
     """What was trained."""
     submission: str
-    """Who submitted it, and as what."""
+    """The submission that contains the run. For a log of a tool, it is the name of the run."""
     global_batch_size: int | None = Field(None, ge=1, le=10**18)
     """Samples in one step, if the log has it."""
     accelerators_per_node: int | None = Field(None, ge=1)
@@ -144,7 +144,7 @@ class Observed(FrozenContent):
     name: TrainingName
     """Name of the training."""
     command: tuple[str, ...]
-    """Its command, as a list of words."""
+    """The command that starts the training, as a list of words."""
     samples_per_step: int | None = Field(None, ge=1, le=10**18)
     """Samples in one step of all ranks together, if the user gave it."""
     steps: StepsThatCount | None = None

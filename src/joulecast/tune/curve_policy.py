@@ -60,7 +60,7 @@ class NarrowLimits(LimitChooser):
 
 @dataclass(slots=True)
 class _Size:
-    """What the trials of one batch size say."""
+    """The figures that follow from the trials of one batch size."""
 
     epochs: list[float] = field(default_factory=list)
     """Numbers of epochs of the trials that reached the target."""

@@ -201,7 +201,8 @@ def live_report(
 
 
 def _cheapest(history: History) -> dict[str, Any] | None:
-    """The batch size whose recurrences cost least, with its failed tries, and its newest power limit."""
+    """The batch size that costs least for each time that it reached the target, with its failed tries; its
+    newest power limit; and this cost."""
     tried: dict[int, list[Trial]] = {}
     for trial in history.trials:
         if trial.cost is not None:

@@ -28,7 +28,7 @@ training, whose records are in ``results/measured``. Also several of these."""
 
 
 def paths(records: Records) -> list[Path]:
-    """The folders."""
+    """The folders that the argument ``records`` of a public function means."""
     given = [records] if isinstance(records, str | PathLike) else list(records)
     return [folder for one in given for folder in _folders(Path(one))]
 

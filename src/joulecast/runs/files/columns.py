@@ -69,7 +69,8 @@ Schema = Mapping[str, Column]
 
 
 def checked_table(table: "pd.DataFrame", columns: Schema, origin: str) -> "pd.DataFrame":
-    """The table. The columns of the schema are checked, and have their types. Other columns are not changed.
+    """The table, after a check of the columns in the schema. They have the types that the schema says. Other
+    columns are not changed.
 
     Raises:
         JoulecastError: a column is missing, or a value is not allowed in its column. The error names the row,

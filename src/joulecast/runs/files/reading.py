@@ -143,7 +143,8 @@ def json_of(text: str | bytes, origin: str) -> Any:
 
 
 def _require_text(text: str | bytes, value: Any) -> None:
-    """Refuse half characters. JSON can escape them, but nothing can write them again."""
+    """Refuse lone surrogates (half of a character). JSON can escape them, but they cannot be written as
+    UTF-8."""
     escape = b"\\ud" if isinstance(text, bytes) else "\\ud"
     if escape in text.lower():  # type: ignore[operator]
         try:
