@@ -376,8 +376,8 @@ def _on_kept_batch(
     asked: Scales,
     others: pd.DataFrame,
 ) -> list[str]:
-    """A note if the largest scale keeps the batch of smaller scales. It says what the training takes
-    with the batch that other submitters use."""
+    """A note if the largest scale keeps the batch of smaller scales. It compares the time and energy with
+    this batch to those with the batch that other submitters use."""
     largest = rows.loc[rows["nodes"].idxmax()]
     is_kept = asked.batch is None and asked.scaling == "recorded"
     is_larger = largest["nodes"] > of_workload["nodes"].max()

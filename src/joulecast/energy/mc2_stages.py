@@ -132,7 +132,7 @@ def _the_only(exchanges: Sequence[Terms]) -> float | None:
 
 
 def _dot(terms: Terms, networks: Any, values: dict[str, float]) -> Floats:
-    """For each run, the sum over its terms."""
+    """For each run, the sum of its terms, each multiplied by its fitted coefficient."""
     total = np.zeros(len(networks))
     for name, amount in terms.items():
         for column, rows in _columns(name, networks):

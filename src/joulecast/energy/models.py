@@ -245,7 +245,7 @@ class MC2OnPhases:
 
 @dataclass(frozen=True)
 class Rivals:
-    """All proportional rivals. They share what they may use of each platform."""
+    """All proportional rivals. All of them may use the same data about a platform."""
 
     contexts: dict[str, Context]
 

@@ -74,8 +74,8 @@ class Prices(PricesSection, frozen=True):
     def money(
         self, seconds: float | None, joules: float | None, nodes: float | None, gpus: float | None
     ) -> float | None:
-        """Money for nodes and GPUs over some time; ``None`` without a price, or if an amount that has a
-        price is not known."""
+        """Money for the energy, and for nodes and GPUs over some time; ``None`` without a price, or if an
+        amount that has a price is not known."""
         if not self.known or (self.price is not None and joules is None):
             return None
         paid = (self.kwh(joules) or 0.0) * (self.price or 0.0)

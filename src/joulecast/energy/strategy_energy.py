@@ -221,7 +221,8 @@ def _of_hardware(nodes: Sequence[MeteredNode], platform: Platform) -> MeteredNod
 
 
 def _metered_energy(simulation: Simulation) -> StepEnergy:
-    """Joules by metered runs of the same hardware."""
+    """Joules of a simulated step, with powers from metered runs of the same hardware. Without such runs, they
+    are ``None`` with the reason."""
     node = _of_hardware(shipped_nodes(), simulation.platform)
     if node is not None:
         return _node_energy(simulation, node)

@@ -103,7 +103,8 @@ def _fit_arima(prefix: Floats, order: tuple[int, int, int]) -> Any:
 
 
 def series_models() -> dict[str, Callable[[Floats, int], Floats]]:
-    """Forecasters of one trace by name: (prefix of the power trace, steps to forecast) -> watts."""
+    """The models by name. Each is a function that continues a power trace: (first part of the trace, number
+    of bins to forecast) -> watts."""
     return {"AR": _ar, "SES": _ses, "ARIMA": _Arima(), "MEAN": _mean, "LAST": _last}
 
 

@@ -109,16 +109,17 @@ class LoggedMeter:
 
     @property
     def power(self) -> Floats:
-        """Its watts, if they are known."""
+        """Watts at each reading; NaN if they are not known."""
         return np.full(len(self.t_s), np.nan) if self.watts is None else self.watts
 
     @property
     def is_of_node(self) -> bool:
-        """Whether it reads a whole node. If so, the checks for loaded nodes are made."""
+        """Whether the meter measures a whole node. An estimate does not. Only a meter of a whole node gets
+        the checks for loaded nodes."""
         return self.covers in (None, "node") and self.source != "estimated"
 
     def reading(self, what: str, values: Floats) -> "LoggedMeter":
-        """The same meter with its ``watts`` or ``joules``."""
+        """The same meter with these values as its ``watts`` or ``joules``."""
         return replace(self, watts=values) if what == "watts" else replace(self, joules=values)
 
     def only(self, chosen: NDArray[np.bool_] | NDArray[np.intp]) -> "LoggedMeter":

@@ -246,7 +246,8 @@ def _of_job(job: dict[str, Any]) -> list[_Row]:
 
 
 def _state(state: Any) -> str:
-    """The state of a job: a text, a list of them, or either under ``current``."""
+    """The state of a job as text. SLURM writes it as a text, as a list of texts, or as either of them under
+    the key ``current``."""
     if isinstance(state, dict):
         state = state.get("current", "")
     return " ".join(map(str, state)) if isinstance(state, list) else str(state)

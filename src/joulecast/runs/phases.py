@@ -32,7 +32,8 @@ _SLOWER_THAN_STEADY = 0.02
 """If a segment is slower than steady work by less than this share, this is noise, and not a stall."""
 
 SHORTEST_BREAK_S = 1.0
-"""A shorter break in the training leaves the device warm, and its clocks up."""
+"""The shortest pause of the training (s) that counts as a break. After a shorter pause, the device is still
+warm, and its clocks are still high."""
 
 _RAMP_S = 6.0
 """Power climbs for 4 to 6 s after a start; the steady power is read after that."""

@@ -78,7 +78,7 @@ class Outcome(_Part):
     reached_target: bool | None = None
     """Whether the target was reached, if there is one."""
     peak_rss_bytes: Count | None = None
-    """Largest memory of a rank."""
+    """Largest resident memory of a rank."""
 
 
 NETWORK = "network.json"

@@ -39,7 +39,8 @@ def power_section(file: Path | None) -> PowerSection:
 
 
 def _watts_now(found: list[Meter]) -> dict[str, float | str]:
-    """Watts of each meter over half a second, by its name; or why there are none."""
+    """Mean watts of each meter over half a second, by the name of the meter; or the reason why there are
+    none."""
     first: dict[str, tuple[float, float]] = {}
     watts: dict[str, float | str] = {}
     all_believed = [Believed(meter) for meter in found]

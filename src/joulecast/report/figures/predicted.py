@@ -96,7 +96,7 @@ def _against_runs(of_runs: str, quantity: Quantity, judged: pd.DataFrame) -> Cha
 
 
 def _few(names: pd.Series) -> pd.Series:
-    """The names that most rows have. All other names become ``others``, so that there are enough colours."""
+    """The name of each row, with ``others`` in place of rare names, so that there are enough colours."""
     most = names.value_counts().index[:_MOST_NAMES]
     if names.nunique() <= len(most):
         return names

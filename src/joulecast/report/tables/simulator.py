@@ -234,7 +234,8 @@ _GPU_COLUMNS = {
 
 
 def _gpu_errors(cells: pd.DataFrame) -> pd.DataFrame:
-    """Errors by data, GPU and kind: from the description, and after other steps were measured."""
+    """Errors of the simulator by data source, GPU and kind of step: with the description of the GPU alone,
+    and after a calibration on other measured steps."""
     by = ["data", "gpu", "kind"]
     described = cells[cells["basis"] == "description"]
     groups = described.groupby(by, sort=False)

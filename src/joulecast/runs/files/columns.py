@@ -210,7 +210,7 @@ class _Unpacked(gzip.GzipFile):
         self._path, self._max_bytes = path, max_bytes
 
     def read1(self, size: int = -1) -> bytes:
-        """Some bytes, as text readers ask for them."""
+        """Some unpacked bytes. Python's text readers call this function."""
         part = super().read1(size)
         if self.tell() > self._max_bytes:
             raise JoulecastError(

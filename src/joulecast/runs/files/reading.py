@@ -257,7 +257,7 @@ def _unfolded(value: Any, seen: dict[int, int], depth: int) -> int:
 
 
 def _mistake(error: yaml.YAMLError) -> str:
-    """The error in words, with its line."""
+    """An error of the YAML parser in words, with its line and column."""
     problem = getattr(error, "problem", None) or " ".join(str(error).split())
     mark = getattr(error, "problem_mark", None)
     return (
