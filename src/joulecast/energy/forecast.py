@@ -585,8 +585,9 @@ def forecast(
           and ``fitted_energy_j`` are MC2's for all settings. Energies are ``None`` if the records have
           none;
         * ``width_is_assumed``: no repeats show how runs differ;
-        * ``supply``: whether meters read before (``AC``) or behind (``DC``) the power supplies. kWh,
-          money and CO2 contain the ``conversion_eff`` of these;
+        * ``supply``: whether meters read before (``AC``) or behind (``DC``) the power supplies. If it is
+          ``DC``, kWh, money and CO2 also contain the losses of the power supplies, by their efficiency
+          ``conversion_eff``;
         * ``extrapolation``: the ways in which a setting lies outside of the runs; and ``rests_on``: the data
           behind it;
         * the columns of :func:`~joulecast.energy.prices.cost_columns`;

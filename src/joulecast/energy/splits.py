@@ -94,8 +94,8 @@ SPLITS: dict[str, Callable[[pd.DataFrame], Iterator[Split]]] = {
 }
 """Splits by name. There is an in-sample split, because the errors in the papers may be in-sample.
 ``extrapolation`` fits runs on at most a quarter of the largest node count. The runs of a sweep over batch
-sizes are in the fit if their node count is. They are judged in-sample, and are held out only if all runs have
-one node count."""
+sizes are in the fit if their node count is in the fit. They are judged in-sample, and are held out only if
+all runs have one node count."""
 
 
 USUAL = ("leave-one-node-count-out", "leave-one-batch-out", "leave-one-workload-out")

@@ -107,9 +107,9 @@ def rising_joules(
     platform: Platform, precision: str, devices: int
 ) -> Callable[[float, float], float] | None:
     """A function that gives a lower bound of a step's joules. Its arguments are the seconds of the step, and
-    the seconds in which a device computes. The joules must never fall if one of the two rises.
+    the seconds in which a device computes. The bound never falls if one of the two rises.
 
-    ``None`` if the joules may fall, or are not known.
+    The result is ``None`` if there is no such bound, or if the joules are not known.
     """
     # GPUs that wait for the host of plain PyTorch may compute for less than the step's computing.
     surely = float(PRECISIONS[precision].half)

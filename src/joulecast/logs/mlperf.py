@@ -121,7 +121,7 @@ class RunFiles:
         return f"{self.submitter}/{name}" if self.submitter else name
 
     def read(self, path: str) -> bytes:
-        """The content of one of its files.
+        """The content of one file of the run.
 
         Raises:
             JoulecastError: the file cannot be read, is no regular file, or is too large.

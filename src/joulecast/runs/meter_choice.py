@@ -165,8 +165,9 @@ def _gaps(
     """The gaps of a family of meters.
 
     Args:
-        usable: by node or host that has the family, the fault of its meters; ``None``: no fault.
-        absent: by node or host that lacks the family, the reason.
+        usable: for each node or host that has the family: the fault of its meters; ``None`` if there is no
+            fault.
+        absent: for each node or host that lacks the family: the reason.
     """
     missing: dict[str, dict[str, str]] = defaultdict(dict)
     whole = dict.fromkeys(map(host_of, nodes), True)

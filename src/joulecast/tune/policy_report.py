@@ -53,8 +53,8 @@ def replay_report(traces: Path, request: TuneRequest) -> dict[str, Any]:
         traces: folder of the traces.
 
     Raises:
-        JoulecastError: there are no such traces, workload, GPU or policy; the policy has no option beta; beta
-            is not above 1; or the default batch size never reaches the target.
+        JoulecastError: there are no such traces, workload, GPU or policy; ``beta`` is given, but the policy
+            has no such option; ``beta`` is not above 1; or the default batch size never reaches the target.
     """
     workload, gpu, target = str(request.workload), str(request.gpu), request.target
     policy, recurrences, options = request.policy, request.recurrences, request.options
