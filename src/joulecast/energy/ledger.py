@@ -113,7 +113,7 @@ class _SameWork(Scales):
 
 
 def _asked_again(row: _Row) -> Scales:
-    """The question that the row answers."""
+    """The request that has the scale, the batch and the work of the row of a kept forecast."""
     unit = "nodes" if unit_of(row.nodes_are) == "node" else "gpus"
     asked: dict[str, Any] = {unit: [row.nodes], "amount": row.work}
     if row.batch_size is not None:

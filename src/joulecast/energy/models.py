@@ -58,7 +58,8 @@ class Evidence:
 
     @property
     def shows_exchange(self) -> bool:
-        """Whether any run, or the all-reduce loop, exchanged gradients."""
+        """Whether the evidence shows how long an exchange takes: a run has several ranks, or the all-reduce
+        loop was run."""
         return bool((self.training["ranks"] > 1).any()) or len(self.allreduce) > 0
 
     @property

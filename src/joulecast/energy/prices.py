@@ -57,7 +57,7 @@ class Prices(PricesSection, frozen=True):
 
     @property
     def known(self) -> bool:
-        """Whether there is any price of energy or of time."""
+        """Whether there is a price of energy, or of nodes or GPUs for an hour."""
         return any(
             price is not None for price in (self.price, self.price_node_hour, self.price_gpu_hour)
         )

@@ -234,7 +234,8 @@ def _metered_energy(simulation: Simulation) -> StepEnergy:
 
 
 def _gpu_power(platform: Platform, precision: str) -> GpuPower | None:
-    """What a GPU of a platform draws, by its description; ``None`` if the description does not say it."""
+    """The power model of a GPU of a platform, from the description of the GPU; ``None`` if the description
+    has no watts."""
     costs = kernel_costs_of(platform, precision)
     return None if costs is None else gpu_power_of(costs.device, costs.precision)
 
@@ -260,8 +261,8 @@ def _at_clock(metered: StepEnergy, simulation: Simulation) -> StepEnergy:
     of_saved = POWER_WIDTH * saved_j / joules
 
     def end(metered_j: float | None, sign: int) -> float | None:
-        """An end of the interval. The width of the metered joules and that of ``saved_j`` are added in
-        quadrature."""
+        """The lower (``sign`` -1) or upper end of the interval. The width of the metered joules and that of
+        ``saved_j`` are added in quadrature."""
         if metered_j is None or metered.joules is None:
             return None
         return joules * math.exp(sign * math.hypot(math.log(metered_j / metered.joules), of_saved))

@@ -11,7 +11,7 @@ from joulecast.errors import JoulecastError
 
 T = TypeVar("T")
 _WORK: list[Callable[[Any], Any]] = []
-"""The work of this process, if it was forked."""
+"""The function that this process applies to each item, if it is one of the forked processes."""
 
 
 def _start(work: Callable[[Any], Any]) -> None:

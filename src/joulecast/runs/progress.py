@@ -45,7 +45,7 @@ class Progress:
     runs: list[RunState]
     disturbed_pipelines: list[str]
     training: str | None = None
-    """Name of the training whose records these are, where it is no campaign."""
+    """Name of the observed training, if the runs are not those of a campaign."""
 
     def of(self, state: State) -> list[RunState]:
         """The runs with this state."""

@@ -127,7 +127,7 @@ class RunInfo(_Part):
     nodes_are: NodesAre
     """What counts as a node in this run."""
     algorithm_used: str | None = None
-    """The all-reduce that was used."""
+    """Algorithm of the all-reduce that was used."""
     parameters: Count | None = None
     """Number of parameters of the network."""
     outcome: Outcome
@@ -153,7 +153,8 @@ class RunInfo(_Part):
     load_during: dict[str, float] = {}
     """``busy_cores``: cores that other programs kept busy during the run, on the busiest host."""
     disturbed: list[str] = []
-    """What other programs did. Fits use such a run only if its setting has no undisturbed run."""
+    """How other programs disturbed the run. Fits use a disturbed run only if its setting has no undisturbed
+    run."""
     left_out: list[str] = []
     """Reasons why fits leave the run out. If empty, fits use it."""
     remarks: list[str] = []

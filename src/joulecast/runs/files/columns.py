@@ -52,7 +52,7 @@ class Column:
 
     @property
     def expected(self) -> str:
-        """Expectation in words, for the error message."""
+        """Words that say which values the column may contain, for the error message."""
         if self.choices:
             return f"one of {', '.join(self.choices)}"
         words = {"text": "text", "whole": "a whole number", "number": "a finite number"}[self.kind]

@@ -88,7 +88,7 @@ class Gpu(BaseModel):
     switch_sums: float | None = None
     """As ``switch_sums`` of :class:`~joulecast.runs.platforms.platform.Link`, for the GPU's NVLink."""
     mesh: str | None = None
-    """How NVLink joins up to eight GPUs of a node that has no switch."""
+    """Name of the mesh in which NVLink joins up to eight GPUs of a node without a switch."""
     per_node: int = _PER_NODE
     per_host: int | None = None
     """Number of GPUs of a host, if NVLink joins several hosts to a node."""
@@ -112,7 +112,8 @@ class Catalogue:
     generations: dict[str, dict[str, float]]
     sources: dict[str, str]
     meshes: dict[str, list[list[int]]]
-    """For nodes without a switch, by the name of their mesh: number of lines between each pair of GPUs."""
+    """For nodes without a switch, by the name of their mesh: number of NVLink links between each pair of
+    GPUs."""
     by_alias: dict[str, str]
     """The catalogue's name of each GPU, by each of its names."""
 
