@@ -79,7 +79,7 @@ class Context:
 
 
 Rival = Callable[[Context, pd.DataFrame, pd.Series], pd.Series]
-"""Energy in J from the context, the runs to predict with utilisations, and their times in s."""
+"""A rival is a function: (context, runs to predict with utilisations, their times in s) -> energy in J."""
 
 
 def _unit_seconds(runs: pd.DataFrame, total_s: pd.Series) -> pd.Series:

@@ -19,7 +19,7 @@ from joulecast.runs.observations import of_usual_batch
 Floats = NDArray[np.float64]
 
 Curve = Callable[[Floats, Floats, float], float]
-"""Seconds at a scale, from the scales that were seen and their seconds."""
+"""A rival is a function: (scales that were seen, their seconds, requested scale) -> seconds at this scale."""
 
 
 def perfect_scaling(scales: Floats, seconds: Floats, asked: float) -> float:

@@ -52,7 +52,7 @@ class AddedMeters:
 
 
 class _LeftOut(Exception):
-    """A record gets no meter. It says why."""
+    """Raised if a record gets no meter. The message says why."""
 
 
 def _placed(log: Log, record: RunRecord) -> list[LoggedMeter]:

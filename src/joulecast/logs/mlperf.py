@@ -271,7 +271,7 @@ def read_run(files: RunFiles) -> ImportedRun:
 
 
 def _described(files: RunFiles, findings: Findings) -> dict[str, Any]:
-    """The submission's description of the system, where it lies in the folder and can be read."""
+    """The submission's description of the system; empty if there is none, or if it cannot be read."""
     if files.description is None:
         return {}
     try:

@@ -37,7 +37,7 @@ _MAX_BYTES = 300_000_000
 
 @dataclass(frozen=True)
 class _Row:
-    """A job, or a step of one."""
+    """A job of SLURM, or a step of a job."""
 
     job: str
     step: str | None
@@ -51,7 +51,7 @@ class _Row:
 
     @property
     def node_s(self) -> float:
-        """Seconds, times nodes."""
+        """Node-seconds: the duration, multiplied by the number of nodes."""
         return (self.stop_s - self.start_s) * (self.nodes or len(self.hosts) or 1)
 
 

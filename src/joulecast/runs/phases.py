@@ -147,7 +147,7 @@ def _interrupt(phases: dict[str, list[_Phase]], segments: list[_Phase], inside: 
 
 
 def _disagreement(paces: Floats) -> float:
-    """Median distance of paces from their median, relative to it."""
+    """Median distance of paces from their median, divided by this median."""
     middle = float(np.median(paces))
     return float(np.median(np.abs(paces - middle))) / middle if middle > 0 else math.inf
 
@@ -250,7 +250,8 @@ def _joules(meters: list[EnergyCurve], parts: dict[str, list[Span]]) -> dict[str
 def _known_of_total(
     joules: dict[str, float], parts: dict[str, list[Span]], run: Span
 ) -> dict[str, float]:
-    """Joules of the parts, if there is only one figure for the whole run."""
+    """The joules of the parts of a run that has only one figure for its whole energy. They are known for
+    parts that are empty, or as long as the run; NaN for all others."""
     whole_s = _WHOLE * length([run])
     known = {name: length(spans) == 0 or length(spans) >= whole_s for name, spans in parts.items()}
     return {name: each if known[name] else math.nan for name, each in joules.items()}

@@ -161,7 +161,7 @@ class RunSpec(FrozenContent):
     kind: Kind = "training"
     """What the run measures."""
     platform: Platform
-    """The content of the platform's file at that time."""
+    """The content of the platform's file when the specification was made."""
     nodes: int = Field(ge=1, le=10**7)
     """Number of nodes."""
     ranks_per_node: int = Field(1, ge=1, le=10**5)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 MAX_TABLE_BYTES = 1_000_000_000
-"""The most bytes of a file, packed and unpacked."""
+"""The most bytes of the file of a table. The limit is for the packed bytes and for the unpacked bytes."""
 _MAX_ROWS = 50_000_000
 NOT_PACKED = (gzip.BadGzipFile, EOFError, zlib.error)
 """Errors of Python if a file was cut short, or is not packed although its name says so."""

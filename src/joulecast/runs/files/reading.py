@@ -233,7 +233,7 @@ def require_few_values(content: Any, origin: str) -> None:
 
 
 def _unfolded(value: Any, seen: dict[int, int], depth: int) -> int:
-    """Number of values in a value. An alias counts each time that it is used."""
+    """Number of all values inside of a value, at any depth. An alias counts each time that it is used."""
     if depth == 0:
         raise RecursionError
     if isinstance(value, int) and abs(value) > _LARGEST_WHOLE:
