@@ -113,11 +113,11 @@ def forecast_errors(watts: Floats, splits: int) -> pd.DataFrame:
 
     Args:
         watts: equally spaced powers (n,).
-        splits: split points, evenly between 40 and 80 % of the trace.
+        splits: number of split points. They lie evenly between 40 and 80 % of the trace.
 
     Returns:
-        ``model, split, measured, predicted, difference_percent``: sums of power over the
-        rest. Empty for traces too short to split.
+        ``model, split, measured, predicted, difference_percent``: ``measured`` and ``predicted`` are sums of
+        power over the rest. Empty for traces that are too short to split.
     """
     rows = []
     models = series_models()

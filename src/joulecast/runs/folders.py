@@ -57,7 +57,7 @@ def campaign_records(above: Sequence[Path], digests: Sequence[str]) -> list[Path
     """The records of a campaign. They are below one folder, or each folder is a record.
 
     Args:
-        digests: of the specifications of all runs.
+        digests: digests of the specifications of all runs.
 
     Raises:
         JoulecastError: there are fewer or more records, or a record answers another specification.

@@ -229,7 +229,7 @@ def _energy(record: RunRecord, exposed: pd.DataFrame) -> Row:
 
 
 def _utilisation(record: RunRecord) -> dict[str, float]:
-    """Means over the run and its nodes.
+    """Mean utilisations over the run and its nodes.
 
     A row of activity is the mean over the time since the row before it. Its weight is the part of this time
     that lies in the run. So a run that is shorter than the sampler's period has utilisations, too.
