@@ -36,7 +36,7 @@ each of its steps between nodes. The first two were fitted to ``allreduce_in_nod
 constant of NCCL (see ``simulate/proteus.py``), because that file has measurements on one node only."""
 _EAGER_SHARE = 0.95
 """The rate of matrix products in plain PyTorch on one GPU, divided by the rate of the best shape. In plain
-PyTorch, every other kernel is counted separately. It was fitted to the products of steps on an H100
+PyTorch, every other kernel is counted separately. This share was fitted to the products of steps on an H100
 (``plain_pytorch.csv``: 0.89 to 1.03)."""
 _HELD_SHARE = 0.85
 """The rate of matrix products in a training, divided by the rate of the best shape in short bursts. A
