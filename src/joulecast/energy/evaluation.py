@@ -43,9 +43,9 @@ def _evidence(split: Split, everything: Evidence) -> Evidence:
 
 
 def without_copies(times: pd.DataFrame, judged: pd.DataFrame) -> pd.DataFrame:
-    """The times, without the judged runs. A judged run may occur a second time in them: under another name,
-    with another meter, or without a meter. It is recognised by its network and time, or by its series and
-    scale."""
+    """The recorded times, without those of the judged runs. A judged run may also be among the recorded
+    times: under another name, with another meter, or without a meter. It is recognised by its network and
+    time, or by its series and scale."""
     if times.empty or "series" not in judged:
         return times
     same = set(zip(judged["network"], judged["total_s"].round(2), strict=True))

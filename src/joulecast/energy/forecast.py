@@ -138,7 +138,7 @@ def why_not_forecast(
 
 
 def _are_all_in_use(run: Mapping[str, Any], info: RunInfo) -> bool:
-    """Whether the energy of a run is of GPUs alone, of which none idled."""
+    """Whether the meters of a run covered GPUs alone, and all of these GPUs trained."""
     gpus = [meter for meter in info.meters if meter.available and meter.covers == "gpu"]
     own = info.spec.training if info.spec.observed is None else None
     is_on_cpus = own is not None and own.device == "cpu"
@@ -214,8 +214,8 @@ def asked_counts(of_workload: pd.DataFrame, asked: Scale, knows_exchange: bool) 
     counts that were run are taken instead.
 
     Raises:
-        JoulecastError: the GPUs do not fill whole nodes, or the number of GPUs of a node is not known or not
-            that of the records.
+        JoulecastError: the GPUs do not fill whole nodes, or the number of GPUs of a node is not known, or
+            differs from the number in the records.
     """
     if asked.nodes or asked.gpus:
         return counts(of_workload, asked)
@@ -242,9 +242,9 @@ def answer_settings(
         Two things. The first is a row for each setting that can be answered. It has the columns of
         :data:`joulecast.runs.judging.ANSWER` and of
         :func:`joulecast.energy.measured_settings.put_in_measured`, and also ``extrapolation`` (the ways in
-        which the setting lies outside of the runs; they widen its intervals), ``noted`` (the ways for which a
-        forecast has notes), ``times_beyond`` and ``beyond_one_count``. The second is the settings that cannot
-        be answered, with the reasons.
+        which the setting lies outside of the runs; they widen its intervals), ``noted`` (the ways that a note
+        of the forecast names), ``times_beyond`` and ``beyond_one_count``. The second is the settings that
+        cannot be answered, with the reasons.
     """
     whys = [_why_not_known(of_workload, setting) for setting in settings]
     pairs = list(zip(settings, whys, strict=True))
@@ -376,8 +376,8 @@ def _on_kept_batch(
     asked: Scales,
     others: pd.DataFrame,
 ) -> list[str]:
-    """A note if the largest scale keeps the batch of smaller scales. It says what the training takes
-    with the batch that other submitters use."""
+    """A note if the largest scale keeps the batch of smaller scales. It compares the time and energy with
+    this batch to those with the batch that other submitters use."""
     largest = rows.loc[rows["nodes"].idxmax()]
     is_kept = asked.batch is None and asked.scaling == "recorded"
     is_larger = largest["nodes"] > of_workload["nodes"].max()
@@ -422,7 +422,7 @@ def _batch_of_others(others: pd.DataFrame, setting: pd.Series) -> int:
 
 
 def _law_in_words(model: MC2OnPhases, example: pd.Series) -> str:
-    """What the work to the target rests on."""
+    """Words that say where the predicted work to the target comes from."""
     points = model.mc2.times.law(example["network"], example["work_unit"]).points
     batches, submitters = points["batch"].nunique(), points["submitter"].nunique()
     if math.isnan(example["batch"]):
@@ -435,7 +435,8 @@ def _law_in_words(model: MC2OnPhases, example: pd.Series) -> str:
 def _whole_jobs(
     of_workload: pd.DataFrame, forecasts: pd.DataFrame, checkpoint_s: float | None
 ) -> list[list[Term]]:
-    """The terms that the whole job adds to each training; none if its energy or its hosts are not known."""
+    """For each forecast: the terms that the whole job adds to it. If the energy or the hosts of the forecast
+    are not known, there are none."""
     # The clock of an imported run begins with its log, that of a measured one with the training.
     is_imported = of_workload["kind"] == "imported"
     started_s = of_workload["folder"].map(lambda folder: read_info(Path(folder)).outcome.start_s)
@@ -462,8 +463,8 @@ def _scales(fitted: pd.DataFrame) -> str:
 
 
 def _rescaled(forecasts: pd.DataFrame, widths: Mapping[str, float]) -> pd.DataFrame:
-    """Forecasts with wider or narrower intervals, by these factors (in logarithms). Settings that were
-    run keep theirs."""
+    """Forecasts whose intervals are wider or narrower by the factors in ``widths`` (in logarithms). Settings
+    that were run keep their intervals."""
     columns = {}
     for quantity, factor in widths.items():
         name = {"time": "time{}_s", "energy": "energy{}_j"}[quantity]
@@ -584,8 +585,9 @@ def forecast(
           and ``fitted_energy_j`` are MC2's for all settings. Energies are ``None`` if the records have
           none;
         * ``width_is_assumed``: no repeats show how runs differ;
-        * ``supply``: whether meters read before (``AC``) or behind (``DC``) the power supplies. kWh,
-          money and CO2 contain the ``conversion_eff`` of these;
+        * ``supply``: whether meters read before (``AC``) or behind (``DC``) the power supplies. If it is
+          ``DC``, kWh, money and CO2 also contain the losses of the power supplies, by their efficiency
+          ``conversion_eff``;
         * ``extrapolation``: the ways in which a setting lies outside of the runs; and ``rests_on``: the data
           behind it;
         * the columns of :func:`~joulecast.energy.prices.cost_columns`;

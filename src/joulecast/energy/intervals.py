@@ -119,7 +119,7 @@ class Spread:
 
 
 def spread_of(training: pd.DataFrame, quantity: str) -> Spread:
-    """The spread between repeats of ``time_s`` or ``energy_j``, over all settings that have any."""
+    """The spread between repeats of ``time_s`` or ``energy_j``, over all settings that were repeated."""
     values = np.log(per_work(training)[quantity].where(lambda v: v > 0))
     cells = values.groupby([training[key] for key in SETTING], dropna=False)
     counts, squares = cells.count(), cells.var(ddof=1) * (cells.count() - 1)
@@ -130,7 +130,7 @@ def spread_of(training: pd.DataFrame, quantity: str) -> Spread:
 
 
 def spreads_on(fitted: pd.DataFrame, of_workload: pd.DataFrame) -> dict[str, Spread]:
-    """How repeats on a workload's platform differ in ``time_s`` and ``energy_j``."""
+    """The spreads of ``time_s`` and ``energy_j`` between repeats on the platform of a workload."""
     on_platform = fitted[fitted["platform"] == of_workload["platform"].iloc[0]]
     return {name: spread_of(on_platform, name) for name in ("time_s", "energy_j")}
 
@@ -154,7 +154,7 @@ def log_errors(prediction: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
 
 
 Predict = Callable[[pd.DataFrame, str], pd.DataFrame]
-"""Answers to runs with their time ``given`` or ``predicted``."""
+"""A function that predicts runs: (runs, ``given`` or ``predicted`` time) -> ``time_s`` and ``energy_j``."""
 
 
 def left_out_widths(

@@ -102,7 +102,8 @@ def read_ledger(ledger: Path) -> list[_Entry]:
 
 
 class _SameWork(Scales):
-    """A question about as much work as a forecast has, in its unit: steps, too."""
+    """A question about the amount of work that a forecast has. The unit is the unit of the forecast, which
+    may also be steps."""
 
     amount: Annotated[float, Field(gt=0)]
 
@@ -112,7 +113,7 @@ class _SameWork(Scales):
 
 
 def _asked_again(row: _Row) -> Scales:
-    """The question that the row answers."""
+    """The request that has the scale, the batch and the work of the row of a kept forecast."""
     unit = "nodes" if unit_of(row.nodes_are) == "node" else "gpus"
     asked: dict[str, Any] = {unit: [row.nodes], "amount": row.work}
     if row.batch_size is not None:
@@ -140,9 +141,10 @@ def _measured(runs: KnownRuns, question: Scales, prices: Prices) -> dict[_Settin
 
 
 def _ran_there(row: _Row, settings: Iterable[dict[str, Any]]) -> dict[str, Any] | None:
-    """For a forecast for another platform: the one of ``settings`` that was forecast; ``None`` if it did not
-    run. In the row, the workload of imported runs ends with the platform of the records. In ``settings``, the
-    platform of imported runs ends with the campaign in brackets."""
+    """For a forecast for another platform: the entry of ``settings`` with the setting that was forecast;
+    ``None`` if this setting was not run there. In the row, the workload of imported runs ends with the
+    platform of the records. In ``settings``, the platform of imported runs ends with the campaign in
+    brackets."""
     for ran in settings:
         if (
             row.workload.partition(" on ")[0] == ran["workload"]
@@ -257,13 +259,15 @@ def widths_by_ledger(ledger: Path, records: Sequence[Path]) -> dict[str, float]:
 
 
 def _in_half_widths(said: float, was: float, low: float, high: float) -> float:
-    """How far off a forecast was, in half widths of its interval on that side (of logarithms)."""
+    """The error of a forecast, divided by the half width of its interval (both in logarithms). The half width
+    is that on the side of the real value."""
     half = math.log(high / said) if was > said else math.log(said / low)
     return abs(math.log(was / said)) / max(half, _LEAST_HALF)
 
 
 def _compared(foretold: dict[str, Any], took: dict[str, Any]) -> dict[str, Any]:
-    """What was forecast, what it took, and the error, by quantity."""
+    """For each quantity: the forecast value with its interval, the real value, the error in percent, and
+    whether the real value was inside the interval."""
     found: dict[str, Any] = {}
     for quantity, form in _QUANTITIES.items():
         name = form.format("")

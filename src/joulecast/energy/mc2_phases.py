@@ -56,7 +56,7 @@ from joulecast.energy.smallest_scale import (
 
 Floats = NDArray[np.float64]
 Row = Mapping[str, Any]
-"""One run: the columns of its observation, numbers or arrays of draws."""
+"""One run: the columns of its observation. The values are numbers, or arrays of draws."""
 
 KAPPA_PRIOR = 1.0
 KAPPA_SPREAD = 0.3

@@ -132,7 +132,7 @@ def _the_only(exchanges: Sequence[Terms]) -> float | None:
 
 
 def _dot(terms: Terms, networks: Any, values: dict[str, float]) -> Floats:
-    """For each run, the sum over its terms."""
+    """For each run, the sum of its terms, each multiplied by its fitted coefficient."""
     total = np.zeros(len(networks))
     for name, amount in terms.items():
         for column, rows in _columns(name, networks):
@@ -284,7 +284,8 @@ class StageMC2:
         return f"dP:{stage}"
 
     def _power_terms(self, runs: pd.DataFrame) -> Terms:
-        """Joules per watt of each power, and samples. ``P0`` counts meters, the excess powers count nodes.
+        """The terms of the energy of a run. A power is multiplied by its seconds, summed over the meters
+        (``P0``) or the nodes (excess powers). The joules of a sample are multiplied by the number of samples.
 
         A stage that is too short to have its own power gets the power of computing.
         """

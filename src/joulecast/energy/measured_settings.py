@@ -24,7 +24,7 @@ _LONG = 10.0
 """A note is given if the work is more than this many times the work of the longest run."""
 
 _MANY = {"gpu": "GPUs", "cpu": "processors", "socket": "sockets"}
-"""Words for the parts of nodes of which a node has several."""
+"""The plural of each part that a node has several times, in words."""
 
 _IN_WORDS = {"time": ("s", times), "energy": ("j", consumptions)}
 
@@ -124,7 +124,8 @@ def put_in_measured(
 
 
 def _origin(runs: pd.DataFrame) -> dict[str, str | None]:
-    """What the energies of some runs are, and which parts of nodes they cover."""
+    """The sources of the energies of some runs (measured, estimated, ...), and the parts of nodes that these
+    energies cover."""
     known = runs.loc[runs["energy_j"].notna()].reindex(columns=["energy_source", "energy_covers"])
     return {name: ", ".join(sorted(known[name].dropna().unique())) or None for name in known}
 
@@ -263,7 +264,8 @@ def _of_several_trainings(workload: str, of_workload: pd.DataFrame) -> list[str]
 
 
 def _on_other_scales(workload: str, of_workload: pd.DataFrame, others: pd.DataFrame) -> list[str]:
-    """Where the scaling of imported runs comes from: times of others, found by the name, or a guess."""
+    """A note that says where the scaling of imported runs comes from: from times of others for a network of
+    the same name, or from a guess."""
     network = of_workload["network"].iloc[0]
     known = set(others["network"]) if len(others) else set()
     if network in known:

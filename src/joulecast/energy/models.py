@@ -58,7 +58,8 @@ class Evidence:
 
     @property
     def shows_exchange(self) -> bool:
-        """Whether any run, or the all-reduce loop, exchanged gradients."""
+        """Whether the evidence shows how long an exchange takes: a run has several ranks, or the all-reduce
+        loop was run."""
         return bool((self.training["ranks"] > 1).any()) or len(self.allreduce) > 0
 
     @property
@@ -245,7 +246,7 @@ class MC2OnPhases:
 
 @dataclass(frozen=True)
 class Rivals:
-    """All proportional rivals. They share what they may use of each platform."""
+    """All proportional rivals. All of them may use the same data about a platform."""
 
     contexts: dict[str, Context]
 

@@ -17,7 +17,7 @@ from joulecast.runs.scale import hosts_and_gpus
 _J_PER_KWH, _S_PER_HOUR = 3.6e6, 3600.0
 _ENDS = ("", "_low", "_high")
 RENT = "rent alone"
-"""What an amount of money rests on if it contains no energy."""
+"""The label of an amount of money that contains no energy."""
 
 
 SUPPLY_EFFICIENCY = (0.95, 0.98, 0.91)
@@ -41,7 +41,8 @@ def from_wall(supply: Any, efficiency: Any) -> tuple[float, float, float]:
 
 
 def at_wall(efficiency: Any) -> str:
-    """What meters behind the power supplies mean for kWh, money and CO2, in words (:func:`from_wall`)."""
+    """For meters behind the power supplies: words that say by how much kWh, money and CO2 are larger at the
+    wall (:func:`from_wall`)."""
     expected, low, high = from_wall("DC", efficiency)
     rests = "by the log" if low == high else f"assumed: {low:.2f} to {high:.2f}"
     return (
@@ -56,7 +57,7 @@ class Prices(PricesSection, frozen=True):
 
     @property
     def known(self) -> bool:
-        """Whether there is any price of energy or of time."""
+        """Whether there is a price of energy, or of nodes or GPUs for an hour."""
         return any(
             price is not None for price in (self.price, self.price_node_hour, self.price_gpu_hour)
         )
@@ -73,8 +74,8 @@ class Prices(PricesSection, frozen=True):
     def money(
         self, seconds: float | None, joules: float | None, nodes: float | None, gpus: float | None
     ) -> float | None:
-        """Money for nodes and GPUs over some time; ``None`` without a price, or if an amount that has a
-        price is not known."""
+        """Money for the energy, and for nodes and GPUs over some time; ``None`` without a price, or if an
+        amount that has a price is not known."""
         if not self.known or (self.price is not None and joules is None):
             return None
         paid = (self.kwh(joules) or 0.0) * (self.price or 0.0)
@@ -126,7 +127,7 @@ class Prices(PricesSection, frozen=True):
 
 
 NO_PRICES = Prices()
-"""What a user gives who asks for kWh alone."""
+"""Prices of a user who asks for kWh alone: no price is given."""
 
 
 def cost_keys(with_interval: bool = True) -> list[str]:

@@ -79,7 +79,7 @@ class Context:
 
 
 Rival = Callable[[Context, pd.DataFrame, pd.Series], pd.Series]
-"""Energy in J from the context, the runs to predict with utilisations, and their times in s."""
+"""A rival is a function: (context, runs to predict with utilisations, their times in s) -> energy in J."""
 
 
 def _unit_seconds(runs: pd.DataFrame, total_s: pd.Series) -> pd.Series:
@@ -146,8 +146,8 @@ def node_hours(context: Context, runs: pd.DataFrame, total_s: pd.Series) -> pd.S
 
 
 def work(context: Context, runs: pd.DataFrame, total_s: pd.Series) -> pd.Series:
-    """Samples, times joules per sample. For each network, the joules per sample come from the fit's smallest
-    node count."""
+    """The number of samples, multiplied by joules per sample. For each network, the joules per sample come
+    from the fit's smallest node count."""
     training = context.training
     return runs["samples"] * runs["workload"].map(
         _of_smallest(context, training["energy_j"] / training["samples"])
@@ -155,16 +155,16 @@ def work(context: Context, runs: pd.DataFrame, total_s: pd.Series) -> pd.Series:
 
 
 def mean_joules(context: Context, runs: pd.DataFrame, total_s: pd.Series) -> pd.Series:
-    """Samples, times joules per sample. For each network, the joules per sample are the mean over the fit's
-    runs."""
+    """The number of samples, multiplied by joules per sample. For each network, the joules per sample are the
+    mean over the fit's runs."""
     training = context.training
     per_sample = (training["energy_j"] / training["samples"]).groupby(training["workload"]).mean()
     return runs["samples"] * runs["workload"].map(per_sample)
 
 
 def power_law(context: Context, runs: pd.DataFrame, total_s: pd.Series) -> pd.Series:
-    """Samples, times joules per sample on the fit's smallest node count, times a power of the node count
-    (divided by the smallest one).
+    """The number of samples, multiplied by the joules per sample on the fit's smallest node count, and by a
+    power of the node count (divided by the smallest one).
 
     If the network ran on several counts, the exponent is its own. Otherwise it is the mean of the exponents
     of the other networks.

@@ -40,32 +40,35 @@ BELIEFS = {
     "start": (0.01, 1.0),
 }
 """For each value, before any evidence: its median, and the standard deviation of its logarithm. ``start`` is
-a share of the shortest own run, if its log does not show the start. The other values are defined above. They
-are round numbers, which were written down before the first fit."""
+a share of the shortest own run, if its log does not show the start. The docstring of the module defines the
+other values. All numbers here are round, and were written down before the first fit."""
 
 OWN_NOISE = 0.02
-"""Relative error of the form for the mean time of an own setting (standard deviation)."""
+"""Relative error (standard deviation) of the equation of this module, for the mean time of an own setting."""
 
 ALIKE_NOISE, UNLIKE_NOISE = 0.03, 0.2
-"""The same for the runs of others: with the same accelerator, and with another one. The first number follows
-from how much faster several nodes are than one: in this ratio, submitters of one benchmark differ by 4 %
-(median of the recorded benchmarks), and a ratio has two scales."""
+"""Relative errors (standard deviations) of the equation of this module for the runs of others: for runs with
+the same accelerator, and for runs with another one. The first number follows from how much faster several
+nodes are than one: in this ratio, submitters of one benchmark differ by 4 % (median of the recorded
+benchmarks), and a ratio has two scales."""
 
 _OTHER_NOISE = 0.3
-"""The same for other benchmarks of the submitter."""
+"""Relative error (standard deviation) of the equation of this module for other benchmarks of the
+submitter."""
 
 _TAIL = 4.0
 """Degrees of freedom (Student's t) of the errors for the runs of others, so that odd runs count little."""
 
 _UNKNOWN_BATCH = 0.1
-"""Relative error of the form for each doubling beyond the own scales, if the logs do not show the batch."""
+"""Relative error of the equation of this module for each doubling beyond the own scales, if the logs do not
+show the batch."""
 
 _LEAST_SPREAD = 0.005
 """Least relative spread of the time between repeats of a run."""
 
 _LEAST_START = 0.001
-"""Least ``start_s``, as a share of the shortest own run. If the own runs do not stand still, other runs
-may."""
+"""Least ``start_s``, as a share of the shortest own run. If the own runs did not stand still, another run may
+still do so."""
 
 _CANDIDATES = 1 << 12
 _ROUNDS = 3
@@ -143,7 +146,8 @@ class _Scales:
 
 
 def _in_steps(scales: _Scales, b0: float, beliefs: Floats) -> Floats:
-    """Seconds of a step, divided by c. Each row is a scale, each column a candidate."""
+    """Seconds of a step, divided by ``c``: the time that one device needs to compute ``b0`` samples. Each row
+    is a scale, each column a candidate."""
     tau, k, d, g = np.exp(beliefs[:, :4]).T
     several = (scales.nodes > 1)[:, None]
     doublings = np.log2(np.maximum(scales.nodes, 1))[:, None]

@@ -74,7 +74,7 @@ class EvaluateRequest(Recorded):
 
 
 class Work(Request):
-    """How much a training does."""
+    """The work of a training, in samples or epochs."""
 
     samples: float | None = Field(
         default=None,

@@ -154,8 +154,8 @@ def idle_floors(runs: pd.DataFrame) -> dict[str, float]:
 
 
 def ramp_seconds(runs: pd.DataFrame) -> float:
-    """Seconds of excess power that a start after a break loses: the median over the runs whose nodes all
-    do the same."""
+    """Seconds of excess power that a start after a break loses: the median over the runs in which no separate
+    nodes evaluate."""
     runs = runs[~evaluates_apart(runs)]
     nodes, steady_w = runs["nodes"], runs["steady_w"]
     steady_j = runs["training_j"] - nodes * runs["floor_w"] * runs["stalled_training_s"]

@@ -36,8 +36,8 @@ def _leave_one_node_count_out(training: pd.DataFrame) -> Iterator[Split]:
 
 
 def _leave_one_batch_out(training: pd.DataFrame) -> Iterator[Split]:
-    """Each batch of a network, if no node count can be held out. At least two other batches of the network
-    stay in the fit."""
+    """Splits, each of which holds out one batch of a network. At least two other batches of the network stay
+    in the fit. There are no such splits if there are several node counts, or imported runs."""
     if training["nodes"].nunique() > 1 or (training["kind"] == "imported").any():
         return
     for _, own in training.groupby("workload"):
@@ -66,7 +66,8 @@ NEXT_SCALE = "next-scale"
 
 
 def _next_scale(training: pd.DataFrame) -> Iterator[Split]:
-    """Each scale of a submitter's series of imported runs, from the two below it."""
+    """Splits, each of which holds out one scale of a submitter's series of imported runs. The fit sees the
+    two next smaller scales of the series, and runs of other submitters or benchmarks."""
     if "series" not in training:
         return
     for series, own in training.groupby("series"):
@@ -93,8 +94,8 @@ SPLITS: dict[str, Callable[[pd.DataFrame], Iterator[Split]]] = {
 }
 """Splits by name. There is an in-sample split, because the errors in the papers may be in-sample.
 ``extrapolation`` fits runs on at most a quarter of the largest node count. The runs of a sweep over batch
-sizes are in the fit if their node count is. They are judged in-sample, and are held out only if all runs have
-one node count."""
+sizes are in the fit if their node count is in the fit. They are judged in-sample, and are held out only if
+all runs have one node count."""
 
 
 USUAL = ("leave-one-node-count-out", "leave-one-batch-out", "leave-one-workload-out")

@@ -33,7 +33,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Hours:
-    """What a kWh costs over time.
+    """Price and CO2 of a kWh over time.
 
     Attributes:
         edges_s: begin of each value in s since 1970, and the end of the last.
@@ -44,8 +44,8 @@ class Hours:
     values: dict[str, Floats]
 
     def kwh_cost(self, name: str, starts_s: Any, ends_s: Any) -> Floats:
-        """For each span of time, the integral of a value over its seconds. The spans must lie inside of the
-        file's time."""
+        """For each span of time, the integral of a value over its seconds. The spans must lie within the time
+        for which there are values."""
         summed = np.concatenate([[0.0], np.cumsum(np.diff(self.edges_s) * self.values[name])])
         ends, starts = (np.interp(each, self.edges_s, summed) for each in (ends_s, starts_s))
         return np.asarray(ends - starts)

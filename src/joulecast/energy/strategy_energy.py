@@ -107,9 +107,9 @@ def rising_joules(
     platform: Platform, precision: str, devices: int
 ) -> Callable[[float, float], float] | None:
     """A function that gives a lower bound of a step's joules. Its arguments are the seconds of the step, and
-    the seconds in which a device computes. The joules must never fall if one of the two rises.
+    the seconds in which a device computes. The bound never falls if one of the two rises.
 
-    ``None`` if the joules may fall, or are not known.
+    The result is ``None`` if there is no such bound, or if the joules are not known.
     """
     # GPUs that wait for the host of plain PyTorch may compute for less than the step's computing.
     surely = float(PRECISIONS[precision].half)
@@ -221,7 +221,8 @@ def _of_hardware(nodes: Sequence[MeteredNode], platform: Platform) -> MeteredNod
 
 
 def _metered_energy(simulation: Simulation) -> StepEnergy:
-    """Joules by metered runs of the same hardware."""
+    """Joules of a simulated step, with powers from metered runs of the same hardware. Without such runs, they
+    are ``None`` with the reason."""
     node = _of_hardware(shipped_nodes(), simulation.platform)
     if node is not None:
         return _node_energy(simulation, node)
@@ -233,7 +234,8 @@ def _metered_energy(simulation: Simulation) -> StepEnergy:
 
 
 def _gpu_power(platform: Platform, precision: str) -> GpuPower | None:
-    """What a GPU of a platform draws, by its description; ``None`` if the description does not say it."""
+    """The power model of a GPU of a platform, from the description of the GPU; ``None`` if the description
+    has no watts."""
     costs = kernel_costs_of(platform, precision)
     return None if costs is None else gpu_power_of(costs.device, costs.precision)
 
@@ -259,8 +261,8 @@ def _at_clock(metered: StepEnergy, simulation: Simulation) -> StepEnergy:
     of_saved = POWER_WIDTH * saved_j / joules
 
     def end(metered_j: float | None, sign: int) -> float | None:
-        """An end of the interval. The width of the metered joules and that of ``saved_j`` are added in
-        quadrature."""
+        """The lower (``sign`` -1) or upper end of the interval. The width of the metered joules and that of
+        ``saved_j`` are added in quadrature."""
         if metered_j is None or metered.joules is None:
             return None
         return joules * math.exp(sign * math.hypot(math.log(metered_j / metered.joules), of_saved))

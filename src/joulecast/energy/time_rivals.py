@@ -19,7 +19,7 @@ from joulecast.runs.observations import of_usual_batch
 Floats = NDArray[np.float64]
 
 Curve = Callable[[Floats, Floats, float], float]
-"""Seconds at a scale, from the scales that were seen and their seconds."""
+"""A rival is a function: (scales that were seen, their seconds, requested scale) -> seconds at this scale."""
 
 
 def perfect_scaling(scales: Floats, seconds: Floats, asked: float) -> float:
@@ -37,7 +37,8 @@ def power_law(scales: Floats, seconds: Floats, asked: float) -> float:
 
 
 def _terms(columns: Callable[[Floats], Floats], *seen: Floats, asked: float) -> float:
-    """Non-negative sum of terms, by least relative squares."""
+    """The time at ``asked``, by a sum of terms with non-negative coefficients. The coefficients minimise the
+    squares of the relative errors."""
     scales, seconds = seen
     weights, _ = nnls(columns(scales) / seconds[:, None], np.ones(len(seconds)))
     return float(columns(np.array([asked]))[0] @ weights)

@@ -103,7 +103,8 @@ def _fit_arima(prefix: Floats, order: tuple[int, int, int]) -> Any:
 
 
 def series_models() -> dict[str, Callable[[Floats, int], Floats]]:
-    """Forecasters of one trace by name: (prefix of the power trace, steps to forecast) -> watts."""
+    """The models by name. Each is a function that continues a power trace: (first part of the trace, number
+    of bins to forecast) -> watts."""
     return {"AR": _ar, "SES": _ses, "ARIMA": _Arima(), "MEAN": _mean, "LAST": _last}
 
 
@@ -112,11 +113,11 @@ def forecast_errors(watts: Floats, splits: int) -> pd.DataFrame:
 
     Args:
         watts: equally spaced powers (n,).
-        splits: split points, evenly between 40 and 80 % of the trace.
+        splits: number of split points. They lie evenly between 40 and 80 % of the trace.
 
     Returns:
-        ``model, split, measured, predicted, difference_percent``: sums of power over the
-        rest. Empty for traces too short to split.
+        ``model, split, measured, predicted, difference_percent``: ``measured`` and ``predicted`` are sums of
+        power over the rest. Empty for traces that are too short to split.
     """
     rows = []
     models = series_models()

@@ -35,7 +35,7 @@ def job_terms(
     """What a job takes in addition to its training.
 
     A failure loses a start-up, and half of the time between two checkpoints (without checkpoints, half of the
-    run). The time between checkpoints is the one that loses least (Young 1974).
+    run). The time between checkpoints is chosen so that the least time is lost (Young 1974).
 
     Args:
         row: a forecast with ``hosts``, ``time_s`` and ``energy_j``.
@@ -74,7 +74,7 @@ def job_terms(
 
 
 def in_words(row: Mapping[str, Any], terms: Sequence[Term]) -> str:
-    """The whole job of a forecast, and its terms."""
+    """Words for the time and energy of the whole job of a forecast, and of each of its terms."""
     time_s = row["time_s"] + sum(term.time_s for term in terms)
     joules = [row["energy_j"] + sum(term.energy_j for term in terms), *(t.energy_j for t in terms)]
     # Each in its own unit: a term may be a millionth of the whole.

@@ -36,7 +36,7 @@ _NOISE = 0.03
 """Relative standard deviation of the mean work of the runs of one setting."""
 
 _ANY_LEVEL = 100.0
-"""Prior variance of the logarithm of ``w0``: nothing is known of it."""
+"""Prior variance of the logarithm of ``w0``. It is large, because nothing is known of ``w0``."""
 
 _TAIL = 4.0
 """Degrees of freedom (Student's t) of the noise. The odder the work of a submitter is, the less it counts."""

@@ -52,7 +52,7 @@ class AddedMeters:
 
 
 class _LeftOut(Exception):
-    """A record gets no meter. It says why."""
+    """Raised if a record gets no meter. The message says why."""
 
 
 def _placed(log: Log, record: RunRecord) -> list[LoggedMeter]:
@@ -136,7 +136,7 @@ def with_meters(
     """A record, with the meters of a log whose readings overlap with the run.
 
     Raises:
-        _LeftOut: no meter fits. It says why.
+        _LeftOut: no meter fits. The error says why.
     """
     if record.info.spec.kind == "imported":
         raise _LeftOut("is imported itself; import the log with --runs instead")

@@ -278,7 +278,7 @@ def checked(meter: LoggedMeter, run_s: Span | None, findings: Findings) -> Check
 
 
 def about_meter(meter: LoggedMeter) -> MeterInfo:
-    """What is known of a meter before its readings are looked at."""
+    """The facts about a meter that do not depend on its readings."""
     about = [meter.remark, None if meter.trace else NO_TRACE]
     return MeterInfo(
         node=meter.node,

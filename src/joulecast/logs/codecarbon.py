@@ -115,8 +115,8 @@ def _runs(about: list[dict[str, str]], lasting: Floats) -> list[list[int]]:
 
 
 def _pue(values: dict[str, Floats], energies: list[str]) -> Floats:
-    """The factor by which the energies of the parts were multiplied: the PUE, if the total is not larger
-    than their sum."""
+    """The factor by which the energies of the parts were multiplied. It is the PUE if the total is about the
+    sum of the parts, and otherwise 1."""
     pue = np.nan_to_num(values.get("pue", np.ones(1)), nan=1.0)
     parts = np.sum([np.nan_to_num(values[name]) for name in energies], axis=0)
     within = np.abs(values["energy_consumed"] - parts) <= _SAME * np.maximum(parts, 1e-12)

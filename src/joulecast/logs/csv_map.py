@@ -90,11 +90,11 @@ def read(file: Path, options: LogOptions) -> Log:
 def _require_one_meter(
     table: LogTable, mapped: Mapping[str, Sequence[str]], cells: Mapping[str, str], t_s: Floats
 ) -> None:
-    """Refuse a table with several meters if a column tells them apart that the map does not name: their mean
-    would count as one meter.
+    """Refuse a table in which a column that the map does not name tells several meters apart. Without this
+    column, the mean of these meters would count as one meter.
 
     Args:
-        cells: by the names of their columns, the cells that all readings of the meter share.
+        cells: the cells that all readings of the meter share, by the names of their columns.
     """
     _, counts = np.unique(t_s, return_counts=True)
     each = int(np.median(counts)) if len(counts) else 1

@@ -300,7 +300,7 @@ def _window(log: Log, source: Path, facts: RunFacts) -> Window:
 
 
 def _on_its_nodes(window: Window, others: Sequence[Window]) -> list[Window]:
-    """The other runs that used one of its nodes, or may have used one."""
+    """The other runs that used a node of this run, or may have used one."""
     own = window.hosts
     return [
         other

@@ -45,7 +45,7 @@ _NEVER_BEGUN = "its energy is not known"
 MOST_NODES = 100_000
 _MOST_ACCELERATORS = 1_000
 _LONGEST_S = 1e9
-"""Thirty years: what a clock says beyond is garbled."""
+"""The largest time on the run clock, in s: thirty years. A larger time is garbled."""
 
 
 @dataclass
@@ -95,8 +95,8 @@ class ImportedRun:
 
 
 def _leave_out_what_cannot_be(run: ImportedRun) -> None:
-    """Take out counts and times that no run can have. A garbled count would make a list of this length,
-    and no record."""
+    """Take out counts and times that no run can have. Otherwise a garbled count of nodes could make a list of
+    that length."""
 
     def garbled(what: str) -> None:
         run.findings.remark("garbled", what)

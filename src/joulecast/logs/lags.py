@@ -39,8 +39,8 @@ _LEAST_CONTRAST = 0.04
 """Least standard deviation of the readings, divided by the power under load. With less, the readings show no
 activities."""
 _SMALL_S, _SMALL_PERIODS, _SMALL_SHARE = 2.0, 3.0, 0.01
-"""A lag changes little of the energy if it is at most one of these: in s, in spacings of the readings, as a
-share of the run."""
+"""A lag is small if it is not larger than the largest of three limits: one in s, one in spacings of the
+readings, and one as a share of the run. A small lag hardly changes the energy."""
 
 
 @dataclass(frozen=True)

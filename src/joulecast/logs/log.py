@@ -24,7 +24,7 @@ NODE_METER = "node_power"
 _LONGEST_NAME = 150
 MOST_HOSTS = 100_000
 _MOST_RESTARTS = 0.01
-"""Share of a counter's readings at which it may begin anew."""
+"""Largest share of a counter's readings at which it may restart from 0."""
 _SHOWN = 3
 
 
@@ -109,16 +109,17 @@ class LoggedMeter:
 
     @property
     def power(self) -> Floats:
-        """Its watts, if they are known."""
+        """Watts at each reading; NaN if they are not known."""
         return np.full(len(self.t_s), np.nan) if self.watts is None else self.watts
 
     @property
     def is_of_node(self) -> bool:
-        """Whether it reads a whole node. If so, the checks for loaded nodes are made."""
+        """Whether the meter measures a whole node. An estimate does not. Only a meter of a whole node gets
+        the checks for loaded nodes."""
         return self.covers in (None, "node") and self.source != "estimated"
 
     def reading(self, what: str, values: Floats) -> "LoggedMeter":
-        """The same meter with its ``watts`` or ``joules``."""
+        """The same meter with these values as its ``watts`` or ``joules``."""
         return replace(self, watts=values) if what == "watts" else replace(self, joules=values)
 
     def only(self, chosen: NDArray[np.bool_] | NDArray[np.intp]) -> "LoggedMeter":
@@ -286,7 +287,7 @@ def sanitised(name: str) -> str:
 
 
 def each_once(names: Sequence[str]) -> list[str]:
-    """The names. One that was there before gets a number."""
+    """The names, all different: a name that occurred before gets a number behind it."""
     found: dict[str, None] = {}
     again = Counter[str]()
     for name in names:

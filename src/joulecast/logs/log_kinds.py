@@ -56,4 +56,4 @@ KINDS: dict[str, Kind] = {
         "prometheus", "Import a range query of Prometheus (Kepler, DCGM), as JSON.", ("*.json",)
     ),
 }
-"""What reads each kind. The meters of a kind have its name in records."""
+"""All kinds of logs, by name. In records, the names of the meters begin with this name."""

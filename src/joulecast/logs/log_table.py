@@ -393,10 +393,11 @@ def opened_hdf5(path: Path, what: str) -> Iterator[Any]:
 
 
 def _require_own_data(root: Any) -> None:
-    """Refuse an HDF5 file that takes data from other files, or unfolds to more than is read.
+    """Refuse an HDF5 file that takes data from other files, has an item under several names, or unfolds to
+    more than is read.
 
     Raises:
-        ValueError: it does; says what.
+        ValueError: the file is refused. The error says why.
     """
     import h5py
 

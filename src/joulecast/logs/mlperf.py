@@ -121,7 +121,7 @@ class RunFiles:
         return f"{self.submitter}/{name}" if self.submitter else name
 
     def read(self, path: str) -> bytes:
-        """The content of one of its files.
+        """The content of one file of the run.
 
         Raises:
             JoulecastError: the file cannot be read, is no regular file, or is too large.
@@ -146,7 +146,7 @@ def _files_below(folder: Path) -> Iterator[str]:
 
 
 def _loosely(stem: str) -> str:
-    """``stem`` without the parts about which submitters are not strict."""
+    """``stem`` without ``_raw``, and without leading zeros of the number at its end."""
     return re.sub(r"(?<!\d)0+(?=\d+$)", "", re.sub(r"_raw(?=_|$)", "", stem))
 
 
@@ -271,7 +271,7 @@ def read_run(files: RunFiles) -> ImportedRun:
 
 
 def _described(files: RunFiles, findings: Findings) -> dict[str, Any]:
-    """The submission's description of the system, where it lies in the folder and can be read."""
+    """The submission's description of the system; empty if there is none, or if it cannot be read."""
     if files.description is None:
         return {}
     try:
@@ -306,7 +306,8 @@ def _nodes(facts: dict[str, Any], log: ResultLog, system: str) -> int | None:
 
 
 def _set_course(run: ImportedRun, log: ResultLog) -> None:
-    """Set the times at which the run did what."""
+    """Set the times of the run: its initialisation, its start and stop, and its epochs, blocks and
+    evaluations."""
     init, init_stop = log.first("init_start"), log.first("init_stop")
     start, stop = log.first("run_start"), log.first("run_stop")
     zero = init or start or (log.events[0] if log.events else None)

@@ -188,7 +188,7 @@ def times_table(folder: Path) -> pd.DataFrame:
     nodes, accelerators_per_node, batch, samples, work_unit, total_s``.
 
     Raises:
-        JoulecastError: the table cannot be read; names the row.
+        JoulecastError: the table cannot be read. The error names the row.
     """
     table = next(csv_in_parts(folder / _TIMES, "table of times", _OF_TIMES))
     names = ["version", "org", "benchmark", "system", "run"]
@@ -241,7 +241,7 @@ def read_times(folder: Path) -> Iterator[ImportedRun]:
     """The runs of the table, one by one.
 
     Raises:
-        JoulecastError: the table cannot be read; names the row.
+        JoulecastError: the table cannot be read. The error names the row.
     """
     for row in times_table(folder).itertuples():
         yield ImportedRun(

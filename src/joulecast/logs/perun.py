@@ -62,7 +62,7 @@ def read(file: Path, options: LogOptions) -> Log:
 
 
 def _covers(group: str, sensor: str) -> Covers | None:
-    """What a sensor covers; ``None`` for one that lies inside another."""
+    """What a sensor covers; ``None`` if this is a part of what another sensor covers, or is not known."""
     plain = sensor.lower()
     if "module" in plain:
         return "module"

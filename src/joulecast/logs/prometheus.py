@@ -65,7 +65,7 @@ _MODE = "mode"
 _SLICE = "GPU_I_ID"
 _ESTIMATORS = ("estimator", "trained_power_model", "regressor")
 _Series = tuple[dict[str, str], LoggedMeter]
-"""Labels, and the meter."""
+"""A series of the answer: its labels, and its values as a meter."""
 
 
 def read(file: Path, options: LogOptions) -> Log:

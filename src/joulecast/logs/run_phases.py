@@ -184,7 +184,8 @@ def _samples_of_steps(interval: Interval, batch_size: int | None) -> float | Non
 
 
 def _times(count: float | None, each: int | None) -> float | None:
-    """Samples in so many steps or data sets; ``None`` for more than any training has."""
+    """Samples in ``count`` steps or data sets with ``each`` samples; ``None`` if it is not known, or more
+    than any training has."""
     samples = None if count is None or not each else round(count * each)
     return None if samples is None or samples > LARGEST else float(samples)
 

@@ -34,14 +34,14 @@ summary, ``_TAG`` and ``_NUMBER`` of a value in the summary."""
 _START = b":W&B"
 _FRONT, _BLOCK, _PART_HEAD = 7, 32768, 7
 _WHOLE, _LAST = 1, 4
-"""Places of a part: it is the whole record, or the last part of one."""
+"""Two values of the field that says which part of a record follows: the whole record, or its last part."""
 _HISTORY, _ITEM = 2, 1
 _KEY, _NESTED_KEY, _VALUE = 1, 2, 16
 """Numbers of fields. ``_HISTORY`` is a field of a record, ``_ITEM`` of its history (what a call of ``log``
 wrote), ``_KEY``, ``_NESTED_KEY`` and ``_VALUE`` of an item of the history."""
 _STEPS = ("train/global_step", "trainer/global_step", "global_step", "_step")
-"""What counts the steps. ``_step`` counts calls of ``log``, so Hugging Face's Trainer, Lightning and
-torchtune log a count of their own."""
+"""Scalars that count the steps. The first that was logged is taken. ``_step`` counts calls of ``log``, so
+Hugging Face's Trainer, Lightning and torchtune log a count of their own."""
 _FIXED = {1: 8, 5: 4}
 """Bytes of a field of protobuf, by its wire type."""
 

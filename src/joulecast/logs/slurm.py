@@ -24,7 +24,7 @@ from joulecast.runs.files.reading import read_json_object
 _WHAT = "output of sacct"
 _NONE_J = 1e18
 _LEAST_SHARE, _MOST_SHARE = 0.8, 1.02
-"""Share of a job (nodes times time) that its steps have to take, and may take."""
+"""Least and largest share of the node-seconds of a job that its steps may take together."""
 _WAY_OUT = (
     "ask sacct for --parsable2 -o JobID,JobName,State,Start,End,NNodes,NodeList,ConsumedEnergyRaw"
 )
@@ -37,7 +37,7 @@ _MAX_BYTES = 300_000_000
 
 @dataclass(frozen=True)
 class _Row:
-    """A job, or a step of one."""
+    """A job of SLURM, or a step of a job."""
 
     job: str
     step: str | None
@@ -51,7 +51,7 @@ class _Row:
 
     @property
     def node_s(self) -> float:
-        """Seconds, times nodes."""
+        """Node-seconds: the duration, multiplied by the number of nodes."""
         return (self.stop_s - self.start_s) * (self.nodes or len(self.hosts) or 1)
 
 
@@ -191,7 +191,7 @@ def _hosts(text: str) -> tuple[str, ...]:
 
 
 def _counted(joules: float | None) -> float | None:
-    """Joules, where there is a figure: SLURM writes 0 or 2^64 - 2 where it has none."""
+    """Joules; ``None`` if there is no figure. SLURM then writes 0 or 2^64 - 2."""
     return joules if joules and 0 < joules < _NONE_J else None
 
 
@@ -246,14 +246,16 @@ def _of_job(job: dict[str, Any]) -> list[_Row]:
 
 
 def _state(state: Any) -> str:
-    """The state of a job: a text, a list of them, or either under ``current``."""
+    """The state of a job as text. SLURM writes it as a text, as a list of texts, or as either of them under
+    the key ``current``."""
     if isinstance(state, dict):
         state = state.get("current", "")
     return " ".join(map(str, state)) if isinstance(state, list) else str(state)
 
 
 def _number(value: Any) -> float | None:
-    """A number, as SLURM 22 writes it or as later ones do (``set``, ``infinite``, ``number``)."""
+    """The value of a number, as SLURM 22 writes it, or as later versions do (with ``set``, ``infinite``,
+    ``number``). ``None`` if there is none."""
     if isinstance(value, dict):
         return float(value["number"]) if value.get("set") and not value.get("infinite") else None
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None

@@ -133,10 +133,12 @@ def _outliers(repeats: Sequence[Repeat]) -> dict[str, str]:
 
 
 def _unlike_platform(repeats: Sequence[Repeat]) -> dict[str, str]:
-    """Runs that read half or double of what their platform reads, or its idle power, each with the reason.
+    """Runs that read half or double of what their platform reads in other settings, or that read only its
+    idle power under load. Each has the reason.
 
-    Such a run differs from the median of at least two other settings, both under load and at its lowest
-    power. A light workload differs only under load, because the idle power of a node stays the same.
+    A run with half or double the power differs from the median of at least two other settings, both under
+    load and at its lowest power. A light workload differs only under load, because the idle power of a node
+    stays the same.
     """
     platforms: dict[tuple[str, str], dict[tuple[str, ...], list[Repeat]]] = defaultdict(
         lambda: defaultdict(list)

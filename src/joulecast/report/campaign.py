@@ -194,7 +194,8 @@ def campaign_forecast(results: Results, runs: KnownRuns) -> CampaignForecast:
 
 
 def _in_range(table: pd.DataFrame, runs: pd.DataFrame) -> list[dict[str, Any]]:
-    """Rows of each workload, from the fewest nodes on which it was run to the usual last count."""
+    """Rows of the forecast. Their node counts go from the smallest on which the workload was run to the
+    largest of :func:`joulecast.runs.scale.usual_counts`."""
     known = dict(list(runs.groupby(["network", "platform"])))
     kept = []
     for row in json_rows(table):

@@ -20,9 +20,9 @@ in the folder of another campaign."""
 CHECKS = "tables/checks/checks"
 """The table of the findings of checks in the records."""
 SCALING = "tables/energy/scaling"
-"""The table of the speed, and of the parts of the time."""
+"""The table with the speed of runs by node count, and with the shares of the stages in their time."""
 METERED = "metered/tables/energy_summary"
-"""The table of errors on clusters that others metered. They are not a part of the campaign."""
+"""The table of errors on clusters that others metered. These clusters are not a part of the campaign."""
 
 
 class NothingToShow(JoulecastError):

@@ -39,7 +39,8 @@ _MEASURED = re.compile(r"(.+)-n(\d+)-run(\d+)")
 
 
 def measured_records(name: str) -> list[Path]:
-    """The records of the observed training ``name``, in the order of their node counts and numbers."""
+    """The records of the observed training ``name``, ordered by node count, and then by the number of the
+    run."""
     paths = MEASURED.glob("*")
     found = [(match, path) for path in paths if (match := _MEASURED.fullmatch(path.name))]
     own = [(int(match[2]), int(match[3]), path) for match, path in found if match[1] == name]
@@ -56,7 +57,7 @@ def campaign_records(above: Sequence[Path], digests: Sequence[str]) -> list[Path
     """The records of a campaign. They are below one folder, or each folder is a record.
 
     Args:
-        digests: of the specifications of all runs.
+        digests: digests of the specifications of all runs.
 
     Raises:
         JoulecastError: there are fewer or more records, or a record answers another specification.

@@ -47,7 +47,8 @@ OURS = "MC2"
 SETTING = ["platform", "network", "nodes", "batch", "nodes_are"]
 """Columns that are equal for all repeats of a run."""
 OF_ENERGY = ["energy_source", *SETTING]
-"""The same columns if joules are compared, because joules of different sources are not compared."""
+"""Columns that are equal for all repeats of a run if joules are compared: :data:`SETTING`, and the source of
+the energy, because joules of different sources are not compared."""
 _RUN = ["run", "repeat", *OF_ENERGY]
 _RESAMPLES = 2000
 FEWEST = 5

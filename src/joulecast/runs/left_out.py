@@ -138,8 +138,8 @@ def _refuse_two_machines(runs: pd.DataFrame) -> None:
 
 
 def _machine(info: RunInfo) -> str:
-    """The processors, the memory and the GPUs of a run's hosts, in words. Memory has two digits, because a
-    kernel takes some of it."""
+    """The processors, the memory and the GPUs of a run's hosts, in words. The memory is rounded to two
+    digits, because the kernel takes some of it."""
     facts = {
         f"{host.get('cpu', 'an unknown processor')}, {host.get('memory_bytes', 0) / 2**30:.2g} GiB"
         + gpus_in_words(host)

@@ -48,7 +48,7 @@ _LEAST_RENEWALS = 10
 """Least number of readings of a slow meter in a run. With fewer, its readings are averages over too long a
 time, also over times before and after the run."""
 _NAMED = 5
-"""Number of nodes that a reason names. The table ``checks`` names the others, too."""
+"""The most nodes that a reason names. The table ``checks`` names the others, too."""
 
 
 class MeterInfo(BaseModel):
@@ -59,15 +59,15 @@ class MeterInfo(BaseModel):
     node: str
     """Node that the meter belongs to."""
     meter: str
-    """Its name, as in ``power.parquet``."""
+    """Name of the meter, as in ``power.parquet``."""
     available: bool
-    """Whether it could be opened, and did not fail during the run."""
+    """Whether the meter could be opened, and did not fail during the run."""
     source: EnergySource | None = None
-    """Source of its figures."""
+    """Source of the figures of the meter."""
     counter: bool = False
     """Whether the device counts joules itself."""
     reason: str | None = None
-    """Reason why it is not available."""
+    """Reason why the meter is not available."""
     readings: NonNegativeInt = 0
     """Number of readings."""
     failed_reads: NonNegativeInt = 0
@@ -81,14 +81,15 @@ class MeterInfo(BaseModel):
     shared_with: list[str] = []
     """Nodes whose readings come from the same device."""
     supply: Supply | None = None
-    """Whether it is before a node's power supplies (AC) or behind them (DC), if an imported log says this."""
+    """Whether the meter is before a node's power supplies (AC) or behind them (DC), if an imported log says
+    this."""
     conversion_eff: float | None = Field(None, gt=0, le=1)
     """Share of AC that becomes DC, if an imported log has it. The readings are as logged."""
     covers: Covers | None = None
-    """The part of the node whose power it counts. ``module`` is CPU, memory and GPU; ``socket`` is CPU and
-    memory."""
+    """The part of the node whose power the meter counts. ``module`` is CPU, memory and GPU; ``socket`` is CPU
+    and memory."""
     remark: str | None = None
-    """A note for readers of its figures."""
+    """A note for readers of the figures of the meter."""
     renewed_s: NonNegativeFloat | None = None
     """Time between two new values, for a meter that is slower than the sampler."""
     trace: bool = True
@@ -164,8 +165,9 @@ def _gaps(
     """The gaps of a family of meters.
 
     Args:
-        usable: by node or host that has the family, the fault of its meters; ``None``: no fault.
-        absent: by node or host that lacks the family, the reason.
+        usable: for each node or host that has the family: the fault of its meters; ``None`` if there is no
+            fault.
+        absent: for each node or host that lacks the family: the reason.
     """
     missing: dict[str, dict[str, str]] = defaultdict(dict)
     whole = dict.fromkeys(map(host_of, nodes), True)

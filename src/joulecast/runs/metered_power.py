@@ -13,7 +13,7 @@ _STILL_S, _STILL_SHARE = 0.3, 0.03
 """The longest time, and the largest share of a run, for which the counter of a working device may stand
 still."""
 _COARSEST = 0.1
-"""The largest share of a run's energy that a counter may count at once: the run may miss as much at each
+"""The largest step of a counter, as a share of a run's energy. The energy of the run may lack as much at each
 end."""
 _STILL_COUNTS = 3
 """A slow counter may stand still for this number of its renewals. A coarse counter may stand still for the

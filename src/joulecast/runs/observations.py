@@ -167,8 +167,8 @@ def _supply(metering: Metering) -> Row:
 
 
 def _of_observed(info: RunInfo) -> Row:
-    """Columns that differ for an observed training. It scales by its ranks (GPUs), and a host has
-    several of these."""
+    """The columns that have other values for an observed training. Its scale is its number of ranks (or
+    GPUs), and a host has several of them."""
     spec = info.spec
     gpus = Counter(
         (m.node, kind_of(m.meter)) for m in info.meters if m.available and m.covers == "gpu"
@@ -229,7 +229,7 @@ def _energy(record: RunRecord, exposed: pd.DataFrame) -> Row:
 
 
 def _utilisation(record: RunRecord) -> dict[str, float]:
-    """Means over the run and its nodes.
+    """Mean utilisations over the run and its nodes.
 
     A row of activity is the mean over the time since the row before it. Its weight is the part of this time
     that lies in the run. So a run that is shorter than the sampler's period has utilisations, too.

@@ -32,7 +32,8 @@ _SLOWER_THAN_STEADY = 0.02
 """If a segment is slower than steady work by less than this share, this is noise, and not a stall."""
 
 SHORTEST_BREAK_S = 1.0
-"""A shorter break in the training leaves the device warm, and its clocks up."""
+"""The shortest pause of the training (s) that counts as a break. After a shorter pause, the device is still
+warm, and its clocks are still high."""
 
 _RAMP_S = 6.0
 """Power climbs for 4 to 6 s after a start; the steady power is read after that."""
@@ -41,8 +42,8 @@ _LEAST_COVERED = 0.5
 """Least share of a run between its first and its last reading. With less, the run has no energy."""
 
 _WHOLE = 1 - 1e-6
-"""A share from which on a time counts as the whole run, because the log counts the work right before the
-end."""
+"""A part of a run with at least this share of its time counts as the whole run, because the log counts the
+work right before the end."""
 
 _LOADED_S = 2.0
 _IDLE_WINDOW_S = 60.0
@@ -146,7 +147,7 @@ def _interrupt(phases: dict[str, list[_Phase]], segments: list[_Phase], inside: 
 
 
 def _disagreement(paces: Floats) -> float:
-    """Median distance of paces from their median, relative to it."""
+    """Median distance of paces from their median, divided by this median."""
     middle = float(np.median(paces))
     return float(np.median(np.abs(paces - middle))) / middle if middle > 0 else math.inf
 
@@ -249,7 +250,8 @@ def _joules(meters: list[EnergyCurve], parts: dict[str, list[Span]]) -> dict[str
 def _known_of_total(
     joules: dict[str, float], parts: dict[str, list[Span]], run: Span
 ) -> dict[str, float]:
-    """Joules of the parts, if there is only one figure for the whole run."""
+    """The joules of the parts of a run that has only one figure for its whole energy. They are known for
+    parts that are empty, or as long as the run; NaN for all others."""
     whole_s = _WHOLE * length([run])
     known = {name: length(spans) == 0 or length(spans) >= whole_s for name, spans in parts.items()}
     return {name: each if known[name] else math.nan for name, each in joules.items()}

@@ -11,7 +11,7 @@ from joulecast.errors import JoulecastError
 
 T = TypeVar("T")
 _WORK: list[Callable[[Any], Any]] = []
-"""The work of this process, if it was forked."""
+"""The function that this process applies to each item, if it is one of the forked processes."""
 
 
 def _start(work: Callable[[Any], Any]) -> None:
@@ -24,7 +24,7 @@ def _do(item: Any) -> Any:
 
 @contextmanager
 def workers(work: Callable[[Any], T], processes: int) -> Iterator[Callable[[Any], Future[T]]]:
-    """A function that submits an item to the process that is free.
+    """A function that submits an item to a process that is free.
 
     Args:
         work: what is done with an item. It may hold anything: the processes are forked from this one. Items

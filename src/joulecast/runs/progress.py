@@ -15,7 +15,7 @@ from joulecast.runs.record import RunInfo, read_info
 from joulecast.runs.spec import RunSpec
 
 State = Literal["done", "unfinished", "failed", "damaged", "waiting"]
-"""A run is ``unfinished`` if its log does not say how it ended."""
+"""State of a run. It is ``unfinished`` if the log of the run does not say how the run ended."""
 STATES: tuple[State, ...] = ("done", "unfinished", "failed", "damaged", "waiting")
 _LAST_BYTES = 10_000
 
@@ -45,7 +45,7 @@ class Progress:
     runs: list[RunState]
     disturbed_pipelines: list[str]
     training: str | None = None
-    """Name of the training whose records these are, where it is no campaign."""
+    """Name of the observed training, if the runs are not those of a campaign."""
 
     def of(self, state: State) -> list[RunState]:
         """The runs with this state."""
@@ -184,7 +184,7 @@ def repeat_command(runs: Sequence[str], results: str, configfiles: Sequence[str]
 def progress_text(
     progress: Progress, configfiles: Sequence[str] | None, is_replay: bool = False
 ) -> str:
-    """The counts, and below them all runs with a problem.
+    """Text with the number of runs in each state, and below it all runs with a problem.
 
     Args:
         configfiles: configuration files of the campaign, for the command that repeats runs; ``None`` if not

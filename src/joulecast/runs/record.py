@@ -47,7 +47,7 @@ class Checks(_Part):
     ranks: int
     """Number of ranks that took part."""
     distinct_hosts: int
-    """Number of hosts that they were on."""
+    """Number of hosts on which the ranks ran."""
     replicas_equal: bool | None = None
     """Whether all ranks ended with the same weights."""
     weights_sha256: str | None = None
@@ -78,7 +78,7 @@ class Outcome(_Part):
     reached_target: bool | None = None
     """Whether the target was reached, if there is one."""
     peak_rss_bytes: Count | None = None
-    """Largest memory of a rank."""
+    """Largest resident memory of a rank."""
 
 
 NETWORK = "network.json"
@@ -98,11 +98,11 @@ class ObservedStep(_Part):
     wrapper: str | None = None
     """The class that exchanges gradients, as ``DistributedDataParallel``; ``None`` if none was seen."""
     micro_batches: int = Field(1, ge=1)
-    """Backward passes of a rank."""
+    """Number of backward passes of a rank in one step."""
     recomputes: bool = False
     """Whether ``torch.utils.checkpoint`` recomputes activations."""
     compiled: bool = False
-    """Whether ``torch.compile`` compiled any of it."""
+    """Whether ``torch.compile`` compiled any part of the step."""
 
 
 class RunInfo(_Part):
@@ -127,7 +127,7 @@ class RunInfo(_Part):
     nodes_are: NodesAre
     """What counts as a node in this run."""
     algorithm_used: str | None = None
-    """The all-reduce that was used."""
+    """Algorithm of the all-reduce that was used."""
     parameters: Count | None = None
     """Number of parameters of the network."""
     outcome: Outcome
@@ -153,7 +153,8 @@ class RunInfo(_Part):
     load_during: dict[str, float] = {}
     """``busy_cores``: cores that other programs kept busy during the run, on the busiest host."""
     disturbed: list[str] = []
-    """What other programs did. Fits use such a run only if its setting has no undisturbed run."""
+    """How other programs disturbed the run. Fits use a disturbed run only if its setting has no undisturbed
+    run."""
     left_out: list[str] = []
     """Reasons why fits leave the run out. If empty, fits use it."""
     remarks: list[str] = []
@@ -219,7 +220,8 @@ class RunRecord:
     activity: "pd.DataFrame"
     phases: "pd.DataFrame"
     network: Path | None = None
-    """The captured network of an observed training, as the file of an op graph; a record has a copy."""
+    """The file with the captured network of an observed training, as an op graph. A written record contains a
+    copy of this file."""
 
 
 def validate(record: RunRecord) -> None:
@@ -241,7 +243,8 @@ def validate(record: RunRecord) -> None:
 
 
 def _validate_run(record: RunRecord, frames: Collection[str]) -> None:
-    """Check the same for a record that has only some frames, which have been checked one by one."""
+    """The further checks of :func:`validate`, also for a record with only some of its frames. The columns of
+    each frame have been checked before."""
     info, spec = record.info, record.info.spec
     run = spec.run
     if info.spec_sha256 != spec.digest():

@@ -202,8 +202,8 @@ def read_campaign(folder: Path) -> CampaignInfo:
 
 
 def _unpacked(folder: Path, out: Path, ending: str = "") -> list[tuple[Path, RunInfo]]:
-    """Unpack the archive of a campaign: the files whose names end with ``ending``. Returns the folders of
-    the runs, and their facts as recorded ones."""
+    """Unpack the archive of a campaign: the files whose names end with ``ending``. Returns the folder and the
+    facts of each run. The measured meters of a run are now called ``recorded``."""
     campaign, packed = read_campaign(folder), folder / RECORDS_FILE
     try:
         with ZipFile(packed) as archive:

@@ -83,11 +83,11 @@ class Training(FrozenContent):
     momentum: float = Field(0.9, ge=0, lt=1)
     """Momentum of the optimizer SGD."""
     precision: Precision = "fp32"
-    """``bf16`` is autocast."""
+    """Precision of the training. ``bf16`` means autocast to bf16."""
     device: Literal["cpu", "cuda"] = "cpu"
-    """Where it trains."""
+    """Type of device on which the training runs."""
     algorithm: Algorithm = "two_level"
-    """All-reduce of the gradients."""
+    """Algorithm of the all-reduce of the gradients."""
     bucket_mb: float = Field(64, gt=0)
     """Size of a bucket in MB. All gradients of a bucket are summed by one all-reduce."""
     overlap: bool = False
@@ -95,7 +95,7 @@ class Training(FrozenContent):
     loader_workers: int = Field(0, ge=0)
     """Number of processes that prepare batches."""
     prefetch_batches: int = Field(2, ge=0)
-    """Number of batches that they prepare ahead."""
+    """Number of batches that the processes of the loader prepare ahead."""
 
 
 class Calibration(FrozenContent):
@@ -108,7 +108,7 @@ class Calibration(FrozenContent):
     repeats: int = Field(5, ge=1)
     """Number of all-reduces of each size."""
     algorithm: Algorithm = "two_level"
-    """The measured all-reduce."""
+    """Algorithm of the measured all-reduces."""
 
 
 class Imported(FrozenContent):
@@ -117,7 +117,7 @@ class Imported(FrozenContent):
     benchmark: str
     """What was trained."""
     submission: str
-    """Who submitted it, and as what."""
+    """The submission that contains the run. For a log of a tool, it is the name of the run."""
     global_batch_size: int | None = Field(None, ge=1, le=10**18)
     """Samples in one step, if the log has it."""
     accelerators_per_node: int | None = Field(None, ge=1)
@@ -125,7 +125,7 @@ class Imported(FrozenContent):
     accelerator: str | None = None
     """Name of the devices."""
     work_unit: Literal["samples", "epochs"] = "samples"
-    """What ``samples`` counts in its phases and its outcome."""
+    """What ``samples`` counts in the phases and in the outcome of the run."""
 
 
 def _in_order(steps: tuple[int, int]) -> tuple[int, int]:
@@ -144,7 +144,7 @@ class Observed(FrozenContent):
     name: TrainingName
     """Name of the training."""
     command: tuple[str, ...]
-    """Its command, as a list of words."""
+    """The command that starts the training, as a list of words."""
     samples_per_step: int | None = Field(None, ge=1, le=10**18)
     """Samples in one step of all ranks together, if the user gave it."""
     steps: StepsThatCount | None = None
@@ -161,13 +161,13 @@ class RunSpec(FrozenContent):
     kind: Kind = "training"
     """What the run measures."""
     platform: Platform
-    """The content of the platform's file at that time."""
+    """The content of the platform's file when the specification was made."""
     nodes: int = Field(ge=1, le=10**7)
     """Number of nodes."""
     ranks_per_node: int = Field(1, ge=1, le=10**5)
-    """MPI ranks of a node."""
+    """Number of MPI ranks of a node."""
     threads_per_rank: int = Field(1, ge=1)
-    """Compute threads of a rank."""
+    """Number of compute threads of a rank."""
     repeat: int = 1
     """Number of the repeat, from 1."""
     seed: int = 1
@@ -222,7 +222,7 @@ class RunSpec(FrozenContent):
 
     @property
     def ranks(self) -> int:
-        """MPI ranks of the run."""
+        """Number of MPI ranks of the run."""
         return self.nodes * self.ranks_per_node
 
     @property

@@ -131,7 +131,8 @@ def _interval(values: NDArray[np.float64], rng: np.random.Generator) -> tuple[fl
 
 
 def paired_bootstrap(ours: Curves, theirs: Curves, recurrence: int) -> PairedDifference:
-    """Paired bootstrap over settings (Efron and Tibshirani 1993) of the ratio after n recurrences."""
+    """The difference of two policies in their cumulative ratios after ``recurrence`` recurrences, with
+    intervals from a paired bootstrap over settings (Efron and Tibshirani 1993)."""
     differences = {
         name: float(ours[name][:, recurrence - 1].mean() - theirs[name][:, recurrence - 1].mean())
         for name in theirs

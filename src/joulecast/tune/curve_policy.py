@@ -60,7 +60,7 @@ class NarrowLimits(LimitChooser):
 
 @dataclass(slots=True)
 class _Size:
-    """What the trials of one batch size say."""
+    """The figures that follow from the trials of one batch size."""
 
     epochs: list[float] = field(default_factory=list)
     """Numbers of epochs of the trials that reached the target."""
@@ -179,8 +179,8 @@ class Curve:
     def _worth_trying(
         self, known: dict[int, _Size], costs: dict[int, float], variance: float
     ) -> int | None:
-        """The untried size that is expected to save most, minus the cost of the try; ``None`` if there
-        is none."""
+        """The untried size with the largest expected saving, after subtraction of the expected extra cost of
+        the try; ``None`` if no size saves anything."""
         sizes = self._space.batch_sizes
         seen = {
             batch: (log(cost), variance / len(known[batch].epochs)) for batch, cost in costs.items()

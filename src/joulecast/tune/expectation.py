@@ -127,7 +127,8 @@ class Potential:
 
 
 def energy_potential(trace: Trace) -> Potential:
-    """The most energy that tuning batch size, power limit, or both could save.
+    """The least energy that can be reached by tuning the batch size, the power limit, or both. It is divided
+    by the energy of the default.
 
     A batch size counts only if all of its runs reached the target.
     """

@@ -32,7 +32,7 @@ class LiveJob(RecurringTraining):
 
     @property
     def workload(self) -> Workload:
-        """The workload: the network, and images of digits in its size."""
+        """The workload: the network, and images of digits in the size that the job gives."""
         return Workload(network=self.network, image_size=self.image_size)
 
     def as_trained(self) -> dict[str, Any]:

@@ -53,8 +53,8 @@ def replay_report(traces: Path, request: TuneRequest) -> dict[str, Any]:
         traces: folder of the traces.
 
     Raises:
-        JoulecastError: there are no such traces, workload, GPU or policy; the policy has no option beta; beta
-            is not above 1; or the default batch size never reaches the target.
+        JoulecastError: there are no such traces, workload, GPU or policy; ``beta`` is given, but the policy
+            has no such option; ``beta`` is not above 1; or the default batch size never reaches the target.
     """
     workload, gpu, target = str(request.workload), str(request.gpu), request.target
     policy, recurrences, options = request.policy, request.recurrences, request.options
@@ -201,7 +201,8 @@ def live_report(
 
 
 def _cheapest(history: History) -> dict[str, Any] | None:
-    """The batch size whose recurrences cost least, with its failed tries, and its newest power limit."""
+    """The batch size that costs least for each time that it reached the target, with its failed tries; its
+    newest power limit; and this cost."""
     tried: dict[int, list[Trial]] = {}
     for trial in history.trials:
         if trial.cost is not None:

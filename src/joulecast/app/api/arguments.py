@@ -28,7 +28,7 @@ training, whose records are in ``results/measured``. Also several of these."""
 
 
 def paths(records: Records) -> list[Path]:
-    """The folders."""
+    """The folders that the argument ``records`` of a public function means."""
     given = [records] if isinstance(records, str | PathLike) else list(records)
     return [folder for one in given for folder in _folders(Path(one))]
 
@@ -85,7 +85,7 @@ def _is_there(given: Path) -> bool:
 
 def prices_of(request: WithPrices) -> Prices:
     """The prices of a request. Prices that it does not set come from the section ``prices`` of its
-    configuration. If a request has prices for each of several platforms, the request itself reads these.
+    configuration. Prices that differ between platforms are not among them: the request itself reads these.
 
     Raises:
         JoulecastError: the configuration has no prices.

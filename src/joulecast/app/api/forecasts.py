@@ -25,7 +25,7 @@ def read_records(records: Records) -> list[RunRecord]:
         ``power``, ``activity`` and ``phases`` have the columns of the run record.
 
     Raises:
-        JoulecastError: there are no records, or one is broken. It names the record.
+        JoulecastError: there are no records, or a record is broken. The error names the record.
     """
     from joulecast.runs.record import read_record
     from joulecast.runs.recorded import run_records
@@ -45,7 +45,7 @@ def fit(records: Records, *, series_splits: int | None = None) -> CampaignFit:
         A :class:`CampaignFit`. Its ``mc2`` has the coefficients (in s, s/sample, s/byte, W, J/sample).
 
     Raises:
-        JoulecastError: no training run is left to fit. It says why each was left out.
+        JoulecastError: no training run is left to fit. The error says why each was left out.
     """
     from joulecast.app.campaign.config import Config
     from joulecast.energy.campaign_fit import fit_campaign

@@ -31,7 +31,7 @@ def require_campaign(
 
     Raises:
         JoulecastError: an error of :func:`~joulecast.app.campaign.runs.campaign_runs`; or submissions or kept
-            measurements are missing. It names the key, and says what to do.
+            measurements are missing. The error names the key, and says what to do.
     """
     runs = campaign_runs(config, platforms)
     for folder in config.evaluation.imports:
@@ -116,7 +116,8 @@ def dry_run(project: Path, file: Path) -> int:
         project: folder of the Snakefile.
 
     Raises:
-        JoulecastError: Snakemake rejects the file, and the error contains its message; or it is missing.
+        JoulecastError: Snakemake is not installed; or it rejects the file, and the error contains its
+            message.
     """
     if find_spec("snakemake") is None:
         raise JoulecastError("Snakemake is not installed here; install joulecast[campaign]")

@@ -319,7 +319,7 @@ def parse_config(content: Any, origin: str = "configuration") -> Config:
     """The checked configuration.
 
     Raises:
-        JoulecastError: names every wrong key, its value, and the nearest valid key.
+        JoulecastError: a key is wrong. The error names every wrong key, its value, and the nearest valid key.
     """
     # Snakemake may have read the file before this code could check it. So the content is checked here, too.
     require_few_values(content, origin)

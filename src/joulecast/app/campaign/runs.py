@@ -95,7 +95,7 @@ def _training_runs(config: Config, platform: Platform) -> list[RunSpec]:
 def _command_run(
     config: Config, platform: Platform, nodes: int, batch: int, repeat: int
 ) -> RunSpec:
-    """A training by the configuration's command."""
+    """The specification of a training that the configuration's command runs."""
     name = config.workload.name
     run = f"{name}-n{nodes}-b{batch}-run{repeat}"
     ranks = nodes * config.scale.ranks_per_node

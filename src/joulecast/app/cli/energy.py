@@ -28,7 +28,7 @@ def _print_table(rows: list[dict[str, str]]) -> None:
 
 
 def _as_judged(row: dict[str, Any], time: str, has_batch: bool) -> dict[str, str]:
-    """One setting and model as a line."""
+    """The cells of a line for one setting and model, by column."""
     from joulecast.runs.scale import unit_of
 
     line = {name: str(row[name] or "—") for name in ("source", "platform", "workload")}
@@ -113,7 +113,7 @@ def evaluate(request: EvaluateRequest, as_json: AsJson = False) -> None:
 
 
 def _print_ledger(verdict: dict[str, Any]) -> None:
-    """Print forecasts, and what the trainings later took."""
+    """Print forecasts, and the time and energy that the trainings later took."""
     rows = []
     for row in verdict["settings"]:
         foretold, took = times(row["time_s"], row["time_was_s"])

@@ -33,7 +33,7 @@ def _log_option(name: str, text: str) -> typer.models.OptionInfo:
 
 
 def _add(kind: str) -> None:
-    """Give the command line a kind of log."""
+    """Add the command that imports logs of this kind."""
 
     def import_kind(
         source: Annotated[Path, typer.Argument(help="The log, or a folder of them.")],

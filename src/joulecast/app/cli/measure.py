@@ -11,8 +11,8 @@ from joulecast.errors import JoulecastError
 from joulecast.measure.observer.request import MeasureRequest, observed
 
 _CAPTURE = "joulecast.graphs.capture:capture_trained"
-"""A function that runs in the training's process. The training's environment may lack packages. So the
-observer itself does not import this function."""
+"""Name of the function that captures the network. It runs in the training's process. The training's
+environment may lack packages, so the observer itself does not import this function."""
 
 
 @asks(MeasureRequest)

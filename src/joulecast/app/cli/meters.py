@@ -39,8 +39,8 @@ def power_section(file: Path | None) -> PowerSection:
 
 
 def _watts_now(found: list[Meter]) -> dict[str, float | str]:
-    """Watts of each meter over half a second, by its name; or why there are none. If there is a slow counter,
-    they are over two of its readings."""
+    """Mean watts of each meter over half a second, by the name of the meter; or the reason why there are
+    none. If there is a slow counter, the watts are the mean over two of its readings."""
     renewed_s = [described(meter).renewed_s or 0.0 for meter in found if meter.counter]
     first: dict[str, tuple[float, float]] = {}
     watts: dict[str, float | str] = {}

@@ -13,7 +13,7 @@ from joulecast.runs.files.writing import written_aside
 
 
 class _Gauges:
-    """A collector of what is exported."""
+    """A collector (of the Prometheus client) with a gauge for each exported figure."""
 
     def __init__(self, found: Iterable[Exported]) -> None:
         self._families: dict[str, GaugeMetricFamily] = {}
@@ -34,7 +34,7 @@ class _Gauges:
                 family.add_metric([*own, *value.labels.values()], value.amount)
 
     def collect(self) -> Iterable[GaugeMetricFamily]:
-        """The metrics."""
+        """The gauges, each with its samples."""
         return self._families.values()
 
 

@@ -38,7 +38,8 @@ class Candidate:
         beyond_one_count: whether only one node count was run, and the setting has another one.
         platform, precision: only for a plan, which chooses them, too.
         power_limit_w: power limit of each GPU; ``None``: its highest limit.
-        near_memory_limit: whether it may not fit in memory after all.
+        near_memory_limit: whether the upper end of the predicted memory is above the limit. The setting may
+            then not fit.
         is_calibrated: whether measured steps correct the simulation.
     """
 

@@ -222,7 +222,8 @@ def _why_nothing_is_within(
 
 
 def _end(candidate: Candidate, quantity: str, budget: float, currency: str) -> tuple[str, str]:
-    """A budget, the upper bound of a candidate, and its expected value, all in the same unit."""
+    """Two texts: a budget; and the upper bound of a candidate with its expected value. All are in the same
+    unit."""
     value, _, high = candidate.ends(quantity)
     allowed, bound, expected = amounts_of(quantity, currency)(
         budget, candidate.bound(quantity), value

@@ -98,7 +98,8 @@ def _machines(request: PlanRequest) -> tuple[list[Machine], list[Refused]]:
 
     @cache
     def shared(precision: str) -> tuple[TrainingSetup, OpGraph, OpCache]:
-        """What all platforms share at a precision."""
+        """What all platforms share at a precision: the setup of the training, the op graph, and the cache of
+        op costs."""
         training = training_of(precision, optimizer, False, request.gradients)
         return training, network_for(request.network, training, request.attention), OpCache()
 

@@ -53,9 +53,9 @@ def rising_value(
     devices: int,
 ) -> Value | None:
     """The objective as a function of two arguments: a step's seconds, and its computing seconds. The
-    objective must rise with both.
+    objective never falls if one of the two rises.
 
-    ``None`` if it is not known whether it does. A search then has to simulate all strategies.
+    The result is ``None`` if this is not certain. A search then has to simulate all strategies.
     """
     if objective == "time":
         return lambda step_s, _: step_s

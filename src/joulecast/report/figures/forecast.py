@@ -88,7 +88,7 @@ _CO2 = Quantity(CO2, "co2", "_kg", ((0, 1e-3, "g"), (1.0, 1.0, "kg"), (1e3, 1e3,
 
 
 def paid_in(currency: str) -> Quantity:
-    """The cost, as a quantity in a currency."""
+    """The quantity of a chart that shows costs in a currency."""
     return Quantity(COST, "cost", "", ((0, 1.0, currency),), partial(money, currency))
 
 

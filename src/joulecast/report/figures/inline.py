@@ -39,7 +39,8 @@ def inline_svg(chart: Chart, name: str) -> str:
 
 
 def _described(part: dict[str, Any]) -> dict[str, Any]:
-    """A specification in which each mark has as its description what is shown on hovering."""
+    """The specification of a chart, in which the text that is shown on hovering is the description of each
+    mark."""
     found = dict(part)
     if "layer" in found:
         found["layer"] = [_described(inner) for inner in found["layer"]]

@@ -54,7 +54,8 @@ def predicted_against_measured(fit: CampaignFit) -> Figure:
 
 
 def _against_runs(of_runs: str, quantity: Quantity, judged: pd.DataFrame) -> Chart:
-    """Settings by network (colour) and node count (shape), around the line on which the forecast is right."""
+    """Chart of predicted against measured values of settings, by network (colour) and node count (shape). On
+    the line, the two values are equal."""
     cells = judged[judged["model"] == OURS]
     network = _few(cells["network"].astype(str))
     factor, unit = quantity.unit_for(cells["measured"])
@@ -96,7 +97,7 @@ def _against_runs(of_runs: str, quantity: Quantity, judged: pd.DataFrame) -> Cha
 
 
 def _few(names: pd.Series) -> pd.Series:
-    """The names that most rows have. All other names become ``others``, so that there are enough colours."""
+    """The name of each row, with ``others`` in place of rare names, so that there are enough colours."""
     most = names.value_counts().index[:_MOST_NAMES]
     if names.nunique() <= len(most):
         return names

@@ -132,8 +132,8 @@ def tooltips(*titles: str) -> list[alt.Tooltip]:
 
 
 def colours(names: Sequence[str], of: Sequence[str] = SERIES) -> alt.Scale:
-    """A colour (or one ``of`` some shapes) for each name. If there are more names, they start again from the
-    first."""
+    """A scale that gives each name a colour, or a shape if ``of`` is a list of shapes. If there are more
+    names than colours, the colours start again from the first."""
     return alt.Scale(domain=list(names), range=[of[k % len(of)] for k in range(len(names))])
 
 

@@ -71,7 +71,8 @@ def stage_shares(results: Results) -> Figure:
 
 
 def _shares(rows: pd.DataFrame, parts: Mapping[str, str]) -> pd.DataFrame:
-    """Rows of the table ``scaling`` that have these parts. Columns get the names for people."""
+    """Rows of the table ``scaling`` in which some of these ``parts`` of the time are known. Their columns get
+    the names that people read."""
     columns = {f"{column}_percent": name for name, column in parts.items()}
     known = rows.reindex(columns=["workload", "nodes", "nodes_are", *columns])
     known = known.dropna(subset=[*columns], how="all").rename(columns=columns)

@@ -42,7 +42,7 @@ SNAKEMAKE = "./run snakemake --cores all"
 _INSIDE_QUANTITY = re.compile(
     r"(?<=\d) (?=(?:%|[smhdgt]|[mµ]s|min|[mkMG]?J|[kMG]?Wh|W|[mk]g|[KMG]iB)(?!\w))|(?<=\b[A-Z]{3}) (?=\d)"
 )
-"""The space between a number and its unit or currency; ``overview.js`` has the same one."""
+"""Pattern of the space between a number and its unit or currency. ``overview.js`` has the same pattern."""
 
 
 def write_overview(

@@ -56,7 +56,8 @@ def cautions(notes: Sequence[str], advised: Sequence[Advised]) -> list[str]:
     """Warnings that a reader must know before using the numbers. Each names its networks.
 
     Args:
-        notes: notes of the forecast. If there are any, the advice repeats those on the runs of its network.
+        notes: notes of the forecast. If there are any, warnings of the advice that begin with the name of its
+            network are left out, because they repeat these notes.
     """
     of_advice = [
         Note(one.name, f"{one.name}: {warning.removeprefix(f'{one.name}: ')}")

@@ -33,8 +33,8 @@ def antichain(
 
     Args:
         experiments: results of :func:`joulecast.partition.planner_experiment.partition_experiment` on some
-            profiles. We assume that these were the paper's inputs.
-        own_experiments: the same on graphs that this project measured, now or earlier.
+            profiles. We assume that these profiles were the paper's inputs.
+        own_experiments: results of the same function on graphs that this project measured, now or earlier.
         tables: folder of ``partition_quality.html``, which shows ``own_experiments``.
     """
     found, own = (

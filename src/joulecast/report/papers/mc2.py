@@ -78,7 +78,7 @@ def _rivals(summary: pd.DataFrame) -> str:
 
 
 def _held_out(table: pd.DataFrame) -> pd.DataFrame:
-    """Errors that were judged by a meter, on runs (or rests of traces) that the fit had not seen."""
+    """Errors against metered energies, on runs (or rests of traces) that the fit had not seen."""
     return table[(table["split"] != "in-sample") & (table["judges"] == "models")]
 
 

@@ -120,7 +120,8 @@ def write_papers(stem: Path, papers: Sequence[Paper]) -> pd.DataFrame:
 
 
 def _number(reason: str | None, notes: dict[str, str]) -> str | None:
-    """The number of a reason in the notes below its table. There, each reason is given once."""
+    """The number of the note with this reason, as ``[1]``. The notes are below the table. A reason that
+    occurs again has the same number."""
     if not reason:
         return None
     return notes.setdefault(reason, f"[{len(notes) + 1}]")
@@ -195,7 +196,7 @@ def _claims_table(table: pd.DataFrame, papers: Sequence[Paper]) -> pd.DataFrame:
 
 
 def _of_claim(rows: pd.DataFrame) -> dict[str, str]:
-    """For the numbers of a claim: what is printed, what came out here, and the verdict."""
+    """For the numbers of a claim: the printed numbers, our numbers, and the verdict, in words."""
     same = rows[rows["comparable"] == "yes"]
     rows = same if len(same) else rows
     unit = f" {rows['unit'].iloc[0]}".rstrip()

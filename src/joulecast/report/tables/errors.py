@@ -230,8 +230,8 @@ def _notes(observations: pd.DataFrame) -> list[str]:
 
 
 def judged_times(fit: CampaignFit, splits: Sequence[str] = _SPLITS) -> pd.DataFrame:
-    """A row for each setting and model, in s. They are from one split: the first of ``splits`` on which MC2
-    was judged.
+    """A row for each setting and model, with its times in s. All rows are from one split: the first of
+    ``splits`` on which MC2 was judged.
 
     Raises:
         NothingToShow: nothing was fitted, or judged on these splits.

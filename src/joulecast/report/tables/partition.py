@@ -37,7 +37,7 @@ def quality(experiments: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     """Bottlenecks, lower bounds, and the ratio of every planner's bottleneck to the optimum.
 
     Args:
-        experiments: of :func:`joulecast.partition.planner_experiment.partition_experiment`.
+        experiments: results of :func:`joulecast.partition.planner_experiment.partition_experiment`.
     """
     rows = []
     for experiment in experiments:
@@ -104,7 +104,8 @@ def write_partition_tables(
     """Write ``partition_quality`` and ``partition_pipeline``.
 
     Args:
-        experiments: files of :func:`joulecast.partition.planner_experiment.partition_experiment`.
+        experiments: files with results of
+            :func:`joulecast.partition.planner_experiment.partition_experiment`.
     """
     found = [read_json_object(path, "partition experiment") for path in experiments]
     printed = ", ".join(f"{s:g} on {d} devices" for d, s in published.pipeline_speedup.items())

@@ -141,7 +141,7 @@ class PublishedErrors(FromPaper):
 
 
 class PublishedPotential(BaseModel):
-    """A workload's row of figure 1."""
+    """The numbers of one workload in figure 1 of the Zeus paper."""
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 

@@ -48,8 +48,8 @@ def _cells(judged: pd.DataFrame) -> pd.DataFrame:
 
 
 def _with_parts(rows: pd.DataFrame, **labels: str) -> pd.DataFrame:
-    """The held-out rows: once as the part ``all``, and once for each fact in ``labels`` as the parts that
-    this fact names."""
+    """The held-out rows with a column ``part``. Each row occurs once with the part ``all``, and once more for
+    each column in ``labels`` in which it has a value. Then the part is the label of this value."""
     held_out = rows[rows["split"] != "in-sample"]
     parts = [held_out.assign(part="all")]
     for fact, label in labels.items():
@@ -234,7 +234,8 @@ _GPU_COLUMNS = {
 
 
 def _gpu_errors(cells: pd.DataFrame) -> pd.DataFrame:
-    """Errors by data, GPU and kind: from the description, and after other steps were measured."""
+    """Errors of the simulator by data source, GPU and kind of step: with the description of the GPU alone,
+    and after a calibration on other measured steps."""
     by = ["data", "gpu", "kind"]
     described = cells[cells["basis"] == "description"]
     groups = described.groupby(by, sort=False)
@@ -247,7 +248,7 @@ def _gpu_errors(cells: pd.DataFrame) -> pd.DataFrame:
 
 def gpu_error_table(judged: pd.DataFrame, peers: Mapping[str, float] | None = None) -> pd.DataFrame:
     """Mean errors by data source, GPU and kind of step. The first row of each source has its mean. If it has
-    mixtures of experts and dense networks, the next rows have the means of both.
+    mixtures of experts and dense networks, the next rows have the mean of each of the two.
 
     Args:
         judged: as from :func:`joulecast.simulate.judged.gpu_steps.judge`.

@@ -49,7 +49,7 @@ class Replays:
         by_policy: the recurrences of every policy, also of the curve policy on workloads that were held out.
             Policies are in the order of the tables.
         paper_zeus: recurrences of Zeus, with the number of recurrences in the paper.
-        choices: constants of the held-out curve policy, by workload. They were chosen on the others.
+        choices: for each workload, the constants of the curve policy that were chosen on the other workloads.
     """
 
     settings: Sequence[Setting]
@@ -80,7 +80,7 @@ def read_replays(
 
 
 def potential(settings: Sequence[Setting], published: PublishedTuning) -> pd.DataFrame:
-    """Figure 1 of the paper, with our numbers next to it."""
+    """Figure 1 of the Zeus paper as a table, with our numbers next to it."""
     rows = []
     for setting in settings:
         workload, gpu = setting.name

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 MAX_TABLE_BYTES = 1_000_000_000
-"""The most bytes of a file, packed and unpacked."""
+"""The most bytes of the file of a table. The limit is for the packed bytes and for the unpacked bytes."""
 _MAX_ROWS = 50_000_000
 NOT_PACKED = (gzip.BadGzipFile, EOFError, zlib.error)
 """Errors of Python if a file was cut short, or is not packed although its name says so."""
@@ -52,7 +52,7 @@ class Column:
 
     @property
     def expected(self) -> str:
-        """Expectation in words, for the error message."""
+        """Words that say which values the column may contain, for the error message."""
         if self.choices:
             return f"one of {', '.join(self.choices)}"
         words = {"text": "text", "whole": "a whole number", "number": "a finite number"}[self.kind]
@@ -69,7 +69,8 @@ Schema = Mapping[str, Column]
 
 
 def checked_table(table: "pd.DataFrame", columns: Schema, origin: str) -> "pd.DataFrame":
-    """The table. The columns of the schema are checked, and have their types. Other columns are not changed.
+    """The table, after a check of the columns in the schema. They have the types that the schema says. Other
+    columns are not changed.
 
     Raises:
         JoulecastError: a column is missing, or a value is not allowed in its column. The error names the row,
@@ -209,7 +210,7 @@ class _Unpacked(gzip.GzipFile):
         self._path, self._max_bytes = path, max_bytes
 
     def read1(self, size: int = -1) -> bytes:
-        """Some bytes, as text readers ask for them."""
+        """Some unpacked bytes. Python's text readers call this function."""
         part = super().read1(size)
         if self.tell() > self._max_bytes:
             raise JoulecastError(

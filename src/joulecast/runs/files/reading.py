@@ -143,7 +143,8 @@ def json_of(text: str | bytes, origin: str) -> Any:
 
 
 def _require_text(text: str | bytes, value: Any) -> None:
-    """Refuse half characters. JSON can escape them, but nothing can write them again."""
+    """Refuse lone surrogates (half of a character). JSON can escape them, but they cannot be written as
+    UTF-8."""
     escape = b"\\ud" if isinstance(text, bytes) else "\\ud"
     if escape in text.lower():  # type: ignore[operator]
         try:
@@ -232,7 +233,7 @@ def require_few_values(content: Any, origin: str) -> None:
 
 
 def _unfolded(value: Any, seen: dict[int, int], depth: int) -> int:
-    """Number of values in a value. An alias counts each time that it is used."""
+    """Number of all values inside of a value, at any depth. An alias counts each time that it is used."""
     if depth == 0:
         raise RecursionError
     if isinstance(value, int) and abs(value) > _LARGEST_WHOLE:
@@ -256,7 +257,7 @@ def _unfolded(value: Any, seen: dict[int, int], depth: int) -> int:
 
 
 def _mistake(error: yaml.YAMLError) -> str:
-    """The error in words, with its line."""
+    """An error of the YAML parser in words, with its line and column."""
     problem = getattr(error, "problem", None) or " ".join(str(error).split())
     mark = getattr(error, "problem_mark", None)
     return (

@@ -35,14 +35,14 @@ _LAUNCH_S, _STEP_S, _NIC_STEP_S = 37e-6, 2.4e-6, 9.6e-6
 each of its steps between nodes. The first two were fitted to ``allreduce_in_node.csv``. The third is a
 constant of NCCL (see ``simulate/proteus.py``), because that file has measurements on one node only."""
 _EAGER_SHARE = 0.95
-"""Share of the best shape's rate that matrix products of plain PyTorch reach on one GPU. There, every other
-kernel is counted separately. It was fitted to the products of steps on an H100 (``plain_pytorch.csv``: 0.89
-to 1.03)."""
+"""The rate of matrix products in plain PyTorch on one GPU, divided by the rate of the best shape. In plain
+PyTorch, every other kernel is counted separately. This share was fitted to the products of steps on an H100
+(``plain_pytorch.csv``: 0.89 to 1.03)."""
 _HELD_SHARE = 0.85
-"""Share of the best shape's rate in short bursts that a training reaches. A training has other shapes, and
-its clocks fall until the power limit is kept. This share is an assumption for generations without a value in
-``gpus.yaml``. It is also used for A100. There, llm-foundry's steps fit best with 0.8, and vTrain's with 0.86,
-and each of these values makes the errors of the other steps larger."""
+"""The rate of matrix products in a training, divided by the rate of the best shape in short bursts. A
+training has other shapes, and its clocks fall until the power limit is kept. This share is an assumption for
+generations without a value in ``gpus.yaml``. It is also used for A100. There, llm-foundry's steps fit best
+with 0.8, and vTrain's with 0.86, and each of these values makes the errors of the other steps larger."""
 _PER_NODE = 8
 _MOST_GPUS = 72
 """The most GPUs of a node. A rack whose GPUs are joined by NVLink counts as one node (NVL72)."""
@@ -88,7 +88,7 @@ class Gpu(BaseModel):
     switch_sums: float | None = None
     """As ``switch_sums`` of :class:`~joulecast.runs.platforms.platform.Link`, for the GPU's NVLink."""
     mesh: str | None = None
-    """How NVLink joins up to eight GPUs of a node that has no switch."""
+    """Name of the mesh in which NVLink joins up to eight GPUs of a node without a switch."""
     per_node: int = _PER_NODE
     per_host: int | None = None
     """Number of GPUs of a host, if NVLink joins several hosts to a node."""
@@ -112,7 +112,8 @@ class Catalogue:
     generations: dict[str, dict[str, float]]
     sources: dict[str, str]
     meshes: dict[str, list[list[int]]]
-    """For nodes without a switch, by the name of their mesh: number of lines between each pair of GPUs."""
+    """For nodes without a switch, by the name of their mesh: number of NVLink links between each pair of
+    GPUs."""
     by_alias: dict[str, str]
     """The catalogue's name of each GPU, by each of its names."""
 
