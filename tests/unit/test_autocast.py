@@ -233,7 +233,7 @@ def test_unpadded_vocabularies_are_slow() -> None:
     assert odd > 1.1 * padded
 
 
-@pytest.mark.parametrize("gpu", ["h100-sxm", "h200-sxm"])
+@pytest.mark.parametrize("gpu", [pytest.param("h100-sxm", marks=pytest.mark.long), "h200-sxm"])
 def test_measured_steps_of_plain_pytorch(gpu: str) -> None:
     """18 settings: seconds within 7 % on average, peak memory within 5, none called out of memory."""
     steps = [
@@ -317,6 +317,7 @@ def test_experts_stay_wide_under_autocast() -> None:
     assert written == {4}
 
 
+@pytest.mark.long
 @pytest.mark.long
 def test_settings_that_were_measured_later() -> None:
     """33 settings of plain PyTorch on another H100, most on a slow host, and 7 on another H200."""

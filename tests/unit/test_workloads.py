@@ -44,6 +44,7 @@ def test_every_network_is_built_and_takes_its_smallest_image(name):
         assert network(torch.empty(2, 3, size, size, device="meta")).shape == (2, 10)
 
 
+@pytest.mark.long
 def test_leaving_dynamo_out_leaves_torch_whole():
     code = (
         "import sys; from joulecast.measure.workloads.networks import build_network;"
