@@ -129,8 +129,9 @@ def layout_of(
     """Layout in which an op that splits these dims reads or writes a tensor.
 
     Args:
-        absent: place along an axis of the mesh that splits no dim of this tensor: ``copies`` for a tensor
-            that is read, ``partial`` sums for one that is written, such as a gradient.
+        absent: what the devices along an axis of the mesh hold if this axis splits no dim of the tensor. Of a
+            tensor that is read, they hold ``copies``. Of a tensor that is written, such as a gradient, they
+            hold ``partial`` sums.
     """
     places: list[tuple[str, Place]] = []
     for axis in mesh:

@@ -42,9 +42,9 @@ def zeus(published: PublishedTuning, tables: Path) -> Paper:
             "least energy of each workload (figure 1)": [
                 f"least energy, {of}" for of in ("batch size only", "power limit only", "both")
             ],
-            "the reproduction: energy of its experiments": ["energy"],
-            "the reproduction: time of its experiments": ["time"],
-            "the reproduction: least and most energy saved": [
+            "the reproduction: energy of its experiments, by each policy": ["energy"],
+            "the reproduction: time of its experiments, by each policy": ["time"],
+            "the reproduction: energy that Zeus saves, on the GPU with the least and the most": [
                 f"{which} energy saved, the reproduction's own range" for which in ("least", "most")
             ],
         },
