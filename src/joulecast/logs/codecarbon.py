@@ -93,12 +93,12 @@ def read(file: Path, options: LogOptions) -> Log:
 
 def _refuse_tasks(file: Path, about: list[dict[str, str]]) -> None:
     """Refuse a row that has the energy of all tasks of a run, and the duration of the last one. CodeCarbon
-    writes the tasks into a file beside it, which has the id of the run in its name."""
+    writes the tasks into a file in the same folder, which has the id of the run in its name."""
     ids = {facts.get("run_id") for facts in about if not facts.get("task_name")} - {None, ""}
-    beside = [other for other in file.parent.glob("*_*.csv") if other.stem.split("_")[-1] in ids]
-    if beside:
+    of_tasks = [other for other in file.parent.glob("*_*.csv") if other.stem.split("_")[-1] in ids]
+    if of_tasks:
         raise JoulecastError(
-            f"{file}: has a run of several tasks, with the duration of the last one; import {beside[0]}"
+            f"{file}: has a run of several tasks, with the duration of the last one; import {of_tasks[0]}"
         )
 
 

@@ -119,10 +119,10 @@ def ablation_table(judged: pd.DataFrame, published: PublishedSimulators) -> pd.D
     summary = summarise(parts[parts["role"].isin(["model", "ablation"])], ["experiment", "model"])
     table = summary[["experiment", "model", "mape_percent", "max_percent", "bias_percent"]]
     theirs = published.ablation_error_percent
-    beside = {_OURS: "with runtime behaviour", "no overlap": "without runtime behaviour"}
+    published_as = {_OURS: "with runtime behaviour", "no overlap": "without runtime behaviour"}
     return table.assign(
         model=table["model"].replace(_OURS, "full"),
-        published_percent=table["model"].map(beside).map(theirs),
+        published_percent=table["model"].map(published_as).map(theirs),
     )
 
 
