@@ -283,6 +283,7 @@ dist.destroy_process_group()
 """
 
 
+@pytest.mark.long
 def test_sharded_weights_are_captured_whole_and_recomputed_activations_are_noted(
     tmp_path, monkeypatch
 ):

@@ -96,6 +96,7 @@ def two_hosts(tmp_path):
     return str(tmp_path / "launcher.sh")
 
 
+@pytest.mark.long
 def test_ranks_of_two_hosts_share_one_clock_and_missing_meters_are_named(two_hosts, tmp_path):
     spec = make_spec("two", 2, meters=("cpu",), training={"steps": 12}, sample_period_s=0.05)
     spec = spec.model_copy(update={"platform": spec.platform.model_copy(update={"hosts": None})})

@@ -118,6 +118,7 @@ def _kill_a_rank_once_training(log, how):
         time.sleep(0.1)
 
 
+@pytest.mark.long
 def test_a_rank_that_dies_fails_the_run(tmp_path):
     long = make_spec("dies", 2, training={"steps": 100_000})
     log = tmp_path / "dies.log"

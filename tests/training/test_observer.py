@@ -177,6 +177,7 @@ def test_shards_of_the_example_are_observed(measured, tmp_path):
     assert row["t_communicating_copy_s"] > 0
 
 
+@pytest.mark.long
 def test_exchange_that_no_hook_sees_is_profiled(measured, tmp_path):
     """Functional collectives, as tensor parallelism makes them, after a setup that hooks do see."""
     program = tmp_path / "functional.py"

@@ -375,6 +375,7 @@ def test_a_device_is_measured_and_simulated_on(tmp_path: Path) -> None:
     assert new["step_s"] < own["step_s"]
 
 
+@pytest.mark.long
 def test_recipes_at_fp8_are_predicted() -> None:
     """The quick ones: dense networks of one stage, and a mixture of experts; by what is known of the GPU."""
     steps = [

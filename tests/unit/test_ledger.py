@@ -99,6 +99,7 @@ def test_the_commands_keep_and_judge(runs, tmp_path):
     assert {row["settings"] for row in verdict["summary"]} == {len(workloads)}
 
 
+@pytest.mark.long
 def test_intervals_widen_once_forecasts_that_were_kept_missed_what_ran(runs, tmp_path):
     ledger, asked = tmp_path / "ledger.jsonl", {"nodes": [8], "price": 0.3}
     plain = joulecast.forecast(runs / "before", keep=ledger, **asked)

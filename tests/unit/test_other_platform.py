@@ -38,6 +38,7 @@ def on_l40s(tmp_path_factory):
     return _imported(runs, tmp_path_factory.mktemp("l40s"))
 
 
+@pytest.mark.long
 def test_a_submitters_times_on_one_gpu_foretell_those_on_another(on_l40s, tmp_path):
     runs = _times("Fujitsu", "resnet")
     was = runs[runs["accelerator"].str.contains("A100")]
@@ -75,6 +76,7 @@ def test_a_training_that_is_slow_here_is_slow_there(on_l40s, tmp_path):
         assert twice[amount] == pytest.approx(2 * usual[amount])
 
 
+@pytest.mark.long
 def test_the_work_to_the_target_follows_the_batch(on_l40s):
     asked = {"platform": "h100-sxm", "to_target": True, **RESNET}
     (small,), (large,) = (

@@ -104,6 +104,7 @@ def test_front_by_hand():
     assert not dominates(settings[0], bits) and not dominates(bits, settings[0]), "rounding"
 
 
+@pytest.mark.long
 def test_a_tooltip_names_the_batch_and_where_energy_is_from(results):
     """What was run is not called measured where no meter measured it; times have no source."""
     found = shown(results.folder)["forecast"].content

@@ -364,6 +364,7 @@ def test_a_search_calls_nothing_too_large_that_fits(batch: int) -> None:
         assert found.out_of_memory, text
 
 
+@pytest.mark.long
 def test_a_search_tries_every_kind_of_strategy() -> None:
     gpt = op_graph("gpt:layers=4,hidden=256,heads=8,sequence=128,vocabulary=1000")
     everything = search(gpt, cluster_of(4), 8, 64)

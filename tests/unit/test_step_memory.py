@@ -248,6 +248,7 @@ def test_a_peak_has_an_interval_and_a_step_near_the_limit_may_not_fit() -> None:
     assert "probably fits" in full["verdict"]
 
 
+@pytest.mark.long
 def test_nine_of_ten_measured_peaks_are_inside_their_interval() -> None:
     peaks = benchmark("simulator_gpus").judge_memory()
     for one, rows in peaks.groupby(peaks["devices"] == 1):
