@@ -157,8 +157,9 @@ def differences(rows: pd.DataFrame, are: str) -> list[str]:
             where = f"in {len(off)} of the {len(ran)} {are} settings that were run"
             where += f". The worst is {_setting(worst)}"
         notes.append(
-            f"{worst['workload']}: MC2's {quantity} is more than {100 * REPEATS:g} % off the runs {where}: "
-            f"MC2 says {said}, the runs say {was} ({by}). Settings that were not run may be as far off"
+            f"{worst['workload']}: MC2's {quantity} is more than {100 * REPEATS:g} % off the runs to "
+            f"which it was fitted, {where}: MC2 says {said}, the runs say {was} ({by}). Settings that were "
+            "not run may be as far off"
         )
     return notes
 
