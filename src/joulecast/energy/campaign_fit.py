@@ -201,7 +201,7 @@ def fit_campaign(
         series_period_s: the time-series models see power traces as means over bins of this length.
 
     Raises:
-        JoulecastError: no training run is left to fit. The error says why each was left out.
+        JoulecastError: no training run is left to fit. The error says why.
     """
     runs = KnownRuns.of_records(folders)
     judged = evaluate(runs.clean, runs.allreduce, runs.watts)

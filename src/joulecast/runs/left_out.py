@@ -36,7 +36,7 @@ def runs_to_fit(folders: Sequence[Path]) -> pd.DataFrame:
     """The runs table of some records. A run that fits leave out has the reason in its row.
 
     Raises:
-        JoulecastError: no training run is left to fit (the error says why each was left out); or a run is
+        JoulecastError: no training run is left to fit (the error says why); or a run is
             there twice; or different trainings have the same name; or different machines have the same name.
     """
     runs = observe_all(folders)
@@ -52,8 +52,11 @@ def runs_to_fit(folders: Sequence[Path]) -> pd.DataFrame:
     runs = _marked(runs, spare, "disturbed", runs["disturbed"])
     runs = _of_one_unit(runs)
     if not is_training(used(runs)).any():
-        reasons = "; ".join(f"{out['run']}: {out['reason']}" for out in left_out(runs))
-        raise JoulecastError(f"no training run is left to fit ({reasons})")
+        reasons = [
+            f"{reason}: {listed(list(alike['run']), 3)}"
+            for reason, alike in runs[runs["left_out"] != ""].groupby("left_out", sort=False)
+        ]
+        raise JoulecastError(f"no training run is left to fit. Left out: {listed(reasons, 3)}")
     _refuse_copies(used(runs))
     _refuse_two_of_one_name(used(runs))
     _refuse_two_machines(used(runs))

@@ -45,7 +45,7 @@ def fit(records: Records, *, series_splits: int | None = None) -> CampaignFit:
         A :class:`CampaignFit`. Its ``mc2`` has the coefficients (in s, s/sample, s/byte, W, J/sample).
 
     Raises:
-        JoulecastError: no training run is left to fit. The error says why each was left out.
+        JoulecastError: no training run is left to fit. The error says why.
     """
     from joulecast.app.campaign.config import Config
     from joulecast.energy.campaign_fit import fit_campaign
