@@ -12,6 +12,7 @@ from test_simulator import MB, chain, cluster_of, run
 
 import joulecast
 from joulecast.errors import JoulecastError
+from joulecast.graphs.costs import Scaled, roofline_of
 from joulecast.graphs.network_graphs import network_for, op_graph
 from joulecast.graphs.precision import DEFAULT_TRAINING, training_of
 from joulecast.runs.platforms import Platform, simulated_platform
@@ -441,3 +442,44 @@ def test_no_level_of_zero_beats_the_best_of_a_search() -> None:
         strategy = f"dp=8,zero={zero}"
         step = joulecast.simulate_step(strategy=strategy, batch=8, devices=8, **asked)
         assert step["step_s"] >= best * (1 - 1e-9), strategy
+
+
+def test_the_host_also_starts_what_is_recomputed() -> None:
+    asked = {"network": "gpt:layers=4,hidden=256,heads=8,sequence=256", "precision": "amp"}
+    two, four, slow = (
+        joulecast.simulate_step(platform="h100-sxm", strategy="recompute", **asked, **other)
+        for other in ({"batch": 2}, {"batch": 4}, {"batch": 2, "sm_clock": 1000})
+    )
+    assert two["host_stretch"] > four["host_stretch"] > 1
+    assert two["step_s"] == pytest.approx(four["step_s"], rel=1e-6)
+    assert two["step_s"] <= slow["step_s"] * (1 + 1e-6)
+
+
+def test_tensor_parallelism_splits_the_vocabulary_in_inference_too() -> None:
+    whole, part = (
+        joulecast.simulate_step(
+            "llama:layers=2,hidden=256,heads=4", "h100-sxm", strategy, batch=1, inference=True
+        )
+        for strategy in ("dp=1", "tp=4")
+    )
+    assert part["state_bytes"] == pytest.approx(whole["state_bytes"] / 4, rel=0.01)
+
+
+def test_a_router_is_no_core_of_attention() -> None:
+    mixture = op_graph("llama:layers=2,hidden=64,heads=4,experts=4,top_k=2,ffn=64,sequence=64")
+    cores = attention_cores(mixture)
+    assert [op.kind for op in mixture.ops if op.name in cores] == ["attention"] * 2
+
+
+def test_no_rounding_decides_between_equally_good_cuts() -> None:
+    graph = op_graph("llama:layers=9,hidden=256,heads=8,sequence=128")
+    platform, strategy = (
+        cluster_of(4),
+        parse_strategy("pp=4,micro=8,schedule=interleaved,virtual=2"),
+    )
+    costs = roofline_of(platform)
+    plain, *others = (
+        simulate(graph, platform, strategy, 8, Scaled(costs, factor)).step_s
+        for factor in (1.0, 0.999, 1.001)
+    )
+    assert others == pytest.approx([plain] * 2, rel=2e-3)

@@ -324,21 +324,20 @@ class KernelCosts:
                 self._known[kernel] = self.seconds(kernel)
         return Cost(sum(self._known[kernel] for kernel in kernels), "kernels")
 
-    def pace_s(self, graph: OpGraph, op: Op, parts: Parts, inference: bool) -> NDArray[np.float64]:
+    def pace_s(
+        self, graph: OpGraph, op: Op, parts: Parts, direction: Direction
+    ) -> NDArray[np.float64]:
         """Three numbers of seconds for the kernels of a part of an op. First: how long the device runs them.
         Second: how long the host takes to start them in eager mode. Third: how long, within the first, they
         use memory or multiprocessors at full rate.
 
-        Passes over gradients count only for the device: the code that starts them is not Python. The host
-        also needs time for each weight that is trained.
+        Passes over gradients count only for the device: the code that starts them is not Python. In the
+        backward, the host also needs time for each weight.
         """
-        directions: tuple[Direction, ...] = ("forward",) if inference else ("forward", "backward")
-        busy_s = sum(self.cost(graph, op, parts, direction).seconds for direction in directions)
-        kernels = [
-            k for direction in directions for k in self._kernels(graph, op, parts, direction)
-        ]
+        busy_s = self.cost(graph, op, parts, direction).seconds
+        kernels = self._kernels(graph, op, parts, direction)
         launches = sum(kernel.launches for kernel in kernels)
-        if not inference:
+        if direction == "backward":
             weights = (a for a in op.reads if graph.tensors[a.tensor].role == "parameter")
             launches += CAST_LAUNCHES * sum(graph.readers[a.tensor][0] is op for a in weights)
         host_s = kernel_rates().host_s * launches

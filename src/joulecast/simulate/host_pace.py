@@ -1,6 +1,6 @@
 """How the host of plain PyTorch keeps pace with its device. A fast GPU waits for the host."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -11,7 +11,8 @@ from joulecast.graphs.kernel_costs import KernelCosts, kernel_rates
 from joulecast.graphs.opgraph import OpGraph
 from joulecast.graphs.precision import PRECISIONS
 from joulecast.simulate.cost_cache import CachedCosts
-from joulecast.simulate.placement import PlacedOp
+from joulecast.simulate.placement import PlacedOp, Split
+from joulecast.simulate.recomputation import recomputed_ops
 
 
 @dataclass(frozen=True)
@@ -40,11 +41,20 @@ def host_pace(
         eager = eager.costs
     if not isinstance(eager, KernelCosts) or PRECISIONS[eager.precision].half:
         return HostPace()
+    runs = Counter((item.split, way) for item in placed for way in item.split.directions(inference))
+    blocks: dict[str, list[PlacedOp]] = defaultdict(list)
+    for item in placed if not inference else ():
+        if item.recompute:
+            blocks[item.recompute].append(item)
+    again: dict[tuple[Split, ...], int] = {}
+    for block in blocks.values():
+        splits = tuple(item.split for item in block)
+        if splits not in again:
+            again[splits] = recomputed_ops(graph, [item.op for item in block])
+        runs.update((split, "forward") for split in splits[: again[splits]])
     seconds, first = np.zeros(3), dict.fromkeys(mesh, 0)
-    for split, count in Counter(item.split for item in placed).items():
-        seconds += count * eager.pace_s(
-            graph, split.op, split.parts_at(first, mesh), inference or not split.has_backward
-        )
+    for (split, way), count in runs.items():
+        seconds += count * eager.pace_s(graph, split.op, split.parts_at(first, mesh), way)
     busy_s, host_s, loaded_s = seconds.tolist()
     return HostPace(host_s / busy_s, loaded_s / busy_s) if busy_s else HostPace()
 

@@ -48,9 +48,10 @@ def split_batch(graph: OpGraph, placements: Placements, axis: str) -> None:
 
 
 def _gives_words(graph: OpGraph, op: Op) -> bool:
-    """Whether an op is the product with the vocabulary before the loss, which Megatron splits by words."""
+    """Whether an op is the product with the vocabulary, which Megatron splits by words. Only a loss reads
+    it; in inference, nothing does."""
     readers = [reader for access in op.writes for reader in graph.readers[access.tensor]]
-    if op.kind != "linear" or all(reader.kind != "cross_entropy" for reader in readers):
+    if op.kind != "linear" or any(reader.kind != "cross_entropy" for reader in readers):
         return False
     columns, rows = column_dims(graph, op), row_dims(graph, op)
     return bool(columns and rows) and columns[0].size > rows[0].size
@@ -133,7 +134,7 @@ def split_products(
             usable = [d.name for d in column_dims(graph, op) if d.size >= size]
             if rows & read:
                 dim = next(iter(rows & read))
-            elif usable and _feeds_matmul(graph, op):
+            elif usable and (_gives_words(graph, op) or _feeds_matmul(graph, op)):
                 dim = usable[0]
         else:
             dim = _sharded_dim(op, shards, graph, DimKind.OTHER, DimKind.BATCH)

@@ -42,12 +42,13 @@ def attention_cores(graph: OpGraph) -> dict[str, str]:
         if seed.kind not in _SEEDS or seed.name in found:
             continue
         name = f"{unit_of(seed.module) or seed.name} core of {seed.name}"
+        core: dict[str, str] = {}
         waiting = [seed]
         while waiting:
             op = waiting.pop()
-            if op.name in found:
+            if op.name in core:
                 continue
-            found[op.name] = name
+            core[op.name] = op.kind
             if op.kind == "attention":
                 # A fused kernel is a core alone.
                 continue
@@ -60,4 +61,7 @@ def attention_cores(graph: OpGraph) -> dict[str, str]:
                 and unit_of(other.module) == unit_of(op.module)
                 and not any(graph.tensors[access.tensor].is_weight for access in other.reads)
             ]
+        # The softmax of a router weights experts. It has no product.
+        if not {"attention", "matmul"}.isdisjoint(core.values()):
+            found |= dict.fromkeys(core, name)
     return found
