@@ -237,12 +237,16 @@ def test_columns_of_watts_are_nodes_or_the_supplies_of_one(tmp_path, joined):
     ]
     log = table(tmp_path / "log.csv", rows, "t,left,right")
     mapped = ("--map", "time=t,watts=left,watts=right")
+    joules = []
     for name, more, nodes in (("two", (), 2), ("one", ("--node", "n1"), 1)):
-        said = imported("csv", log, tmp_path / name, *mapped, *between(), *more)
+        # The run begins and ends between two readings.
+        said = imported("csv", log, tmp_path / name, *mapped, *between(59.5, 239.5), *more)
         assert f"on {nodes} node" in said
         found = row(tmp_path / name / "net")
         assert found["energy_j"] == pytest.approx(expected_j(), rel=0.01)
         assert found["nodes"] == nodes
+        joules.append(found["energy_j"])
+    assert joules[0] == pytest.approx(joules[1], rel=1e-9)
 
 
 def test_several_meters_in_one_column_need_the_column_that_tells_them_apart(tmp_path):
