@@ -132,6 +132,12 @@ def test_stages_that_few_runs_cannot_tell_apart_draw_alike():
     assert powers["P0"] == pytest.approx(IDLE_W, rel=0.2)
     # One batch cannot tell the joules of samples from the power of computing.
     assert not any(powers.get(name) for name in powers if name.startswith("e:"))
+    # One node count cannot tell the idle power of a machine from the power of computing.
+    noise = np.array([1.01, 0.99])
+    for one in (few[few["nodes"] == 1], few[few["nodes"] == 1][::-1]):
+        noisy = one.assign(energy_j=one["energy_j"] * noise)
+        powers = StageMC2().fit(noisy, points, few.iloc[:0]).power.values
+        assert powers["P0"] == pytest.approx(powers["dP:computing"], rel=0.1)
 
 
 def test_one_disturbed_run_changes_no_forecast_of_what_was_left_out():

@@ -219,10 +219,10 @@ def test_a_clock_that_runs_backwards_and_nodes_of_one_name(tmp_path):
     table(folder / "n1.csv", rows)
     (folder / "n1.csv.gz").write_bytes(gzip.compress((folder / "n1.csv").read_bytes()))
     assert "two nodes of one name" in refused("csv", folder, tmp_path / "other", *MAP)
-    # One file that continues another is one meter.
+    # Files that continue each other are one meter, whatever their order.
     (folder / "n1.csv.gz").unlink()
-    for name, part in (("n1.csv", rows[:150]), ("n2.csv", rows[150:])):
-        table(folder / name, part)
+    for name, part in (("n1.csv", rows[:100]), ("n10.csv", rows[200:]), ("n2.csv", rows[100:200])):
+        table(folder / name, part[::-1])
     imported("csv", folder, tmp_path / "joined", *MAP, "--node", "n1", *between())
     assert row(tmp_path / "joined" / "net")["energy_j"] == pytest.approx(expected_j(), rel=0.01)
 
@@ -237,12 +237,16 @@ def test_columns_of_watts_are_nodes_or_the_supplies_of_one(tmp_path, joined):
     ]
     log = table(tmp_path / "log.csv", rows, "t,left,right")
     mapped = ("--map", "time=t,watts=left,watts=right")
+    joules = []
     for name, more, nodes in (("two", (), 2), ("one", ("--node", "n1"), 1)):
-        said = imported("csv", log, tmp_path / name, *mapped, *between(), *more)
+        # The run begins and ends between two readings.
+        said = imported("csv", log, tmp_path / name, *mapped, *between(59.5, 239.5), *more)
         assert f"on {nodes} node" in said
         found = row(tmp_path / name / "net")
         assert found["energy_j"] == pytest.approx(expected_j(), rel=0.01)
         assert found["nodes"] == nodes
+        joules.append(found["energy_j"])
+    assert joules[0] == pytest.approx(joules[1], rel=1e-9)
 
 
 def test_several_meters_in_one_column_need_the_column_that_tells_them_apart(tmp_path):

@@ -319,11 +319,12 @@ class StageMC2:
 
     def _tie_powers(self, system: _System, terms: Terms, networks: Any, energy_j: Floats) -> None:
         """Pull powers that the runs do not determine. If the runs cannot separate the powers of two stages,
-        the powers become equal. If they cannot separate samples from the time of computing, the joules of a
-        sample become 0. The pull is so weak that it changes nothing else."""
+        or idle power from the power of computing (as on one node count), the powers become equal. If they
+        cannot separate samples from the time of computing, the joules of a sample become 0. The pull is so
+        weak that it changes nothing else."""
         usual_j = float(np.nanmean(energy_j)) if np.isfinite(energy_j).any() else 0.0
         for name in terms if self._powers == "stages" else ():
-            if name in ("P0", "dP:computing"):
+            if name == "dP:computing":
                 continue
             pull = np.array([_TIE * float(terms[name].mean())])
             each = name.endswith(":")

@@ -122,7 +122,7 @@ class LoggedMeter:
         """The same meter with these values as its ``watts`` or ``joules``."""
         return replace(self, watts=values) if what == "watts" else replace(self, joules=values)
 
-    def only(self, chosen: NDArray[np.bool_] | NDArray[np.intp]) -> "LoggedMeter":
+    def only(self, chosen: NDArray[np.bool_] | NDArray[np.intp] | slice) -> "LoggedMeter":
         """The same meter with some of its readings."""
         watts = None if self.watts is None else self.watts[chosen]
         joules = None if self.joules is None else self.joules[chosen]
@@ -200,20 +200,26 @@ class Log:
 
 
 def _joined(one: LoggedMeter, other: LoggedMeter) -> LoggedMeter:
-    """The readings of a meter that one file begins and another continues."""
+    """The readings of a meter that several files have, the oldest first. The files may come in any order."""
     if not len(one.t_s) or not len(other.t_s):
         return one if len(one.t_s) else other
-    first, then = sorted((one, other), key=lambda m: float(m.t_s.min()))
-    if first.t_s.max() > then.t_s.min() or (one.watts is None) != (other.watts is None):
+    # The other readings lie between two of these, or outside. Only at one end may their times be the same.
+    places = [np.searchsorted(np.sort(one.t_s), other.t_s, side) for side in ("left", "right")]
+    if min(map(np.ptp, places)) > 0 or (one.watts is None) != (other.watts is None):
         named = one.node if one.device is None else f"{one.node}, {one.device}"
         raise JoulecastError(
             f"{other.file}: has readings of {named} at times of which {one.file} has some too; two nodes "
             "of one name? import the files one by one with --node NAME; one node? import one of the files"
         )
+    known, more = (
+        m if m.t_s[0] <= m.t_s[-1] else m.only(slice(None, None, -1)) for m in (one, other)
+    )
+    earlier = known.t_s <= more.t_s.min()
+    parts = known.only(earlier), more, known.only(~earlier)
     both: dict[str, Any] = {
-        name: np.concatenate([getattr(first, name), getattr(then, name)])
+        name: np.concatenate([getattr(part, name) for part in parts])
         for name in ("t_s", "watts", "joules")
-        if getattr(first, name) is not None
+        if getattr(one, name) is not None
     }
     return replace(one, **both)
 

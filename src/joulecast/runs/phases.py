@@ -234,7 +234,10 @@ def _of_node(curves: list[EnergyCurve]) -> EnergyCurve | None:
     t_s = t_s[(t_s >= first_s) & (t_s <= last_s)]
     if len(t_s) < 2:
         return None
-    return EnergyCurve(t_s, np.sum([curve.at(t_s) for curve in curves], axis=0), None)
+    watts = [np.interp(t_s, c.t_s, c.watts) for c in curves if c.watts is not None]
+    joules = np.sum([curve.at(t_s) for curve in curves], axis=0)
+    # Sums of straight lines are straight lines. A counter among the meters has none.
+    return EnergyCurve(t_s, joules, np.sum(watts, axis=0) if len(watts) == len(curves) else None)
 
 
 def _joules(meters: list[EnergyCurve], parts: dict[str, list[Span]]) -> dict[str, float]:
