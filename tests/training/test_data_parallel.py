@@ -13,8 +13,8 @@ def test_every_allreduce_sums(mpi, ranks):
     [
         pytest.param("vit_ti", "mpi", "0", "1", 2, marks=pytest.mark.long),
         pytest.param("vit_ti", "shared", "1", "1", 3, marks=pytest.mark.long),
-        ("vit_ti", "two_level", "1", "2", 3),
-        pytest.param("squeezenet1_0", "shared", "0", "1", 2, marks=pytest.mark.long),
+        pytest.param("vit_ti", "two_level", "1", "2", 3, marks=pytest.mark.long),
+        ("squeezenet1_0", "shared", "0", "1", 2),
     ],
 )
 def test_ranks_together_have_the_gradients_of_one(mpi, network, algorithm, overlap, hosts, ranks):

@@ -443,6 +443,7 @@ def test_ranks_that_a_program_spawns_need_no_environment(measured, tmp_path):
     assert (info.spec.ranks, info.outcome.steps, info.outcome.samples) == (2, 9, 9 * 8)
 
 
+@pytest.mark.long
 def test_a_window_of_a_training_that_runs_on(measured, tmp_path):
     # It trains until the record of its window is there.
     program = SMALL.format(at_20="pass").replace(

@@ -158,6 +158,7 @@ def test_tables_have_money_where_there_are_prices_alone(results, tmp_path):
     assert "the money is estimated too" in text
 
 
+@pytest.mark.long
 def test_the_page_has_money_next_to_joules_and_says_where_prices_are_from(results):
     bare = said(rendered(page_context(results)))
     # The box for a reader's own prices asks for CO2 a kWh, and the list of words explains it.

@@ -64,6 +64,7 @@ def test_a_submitters_times_on_one_gpu_foretell_those_on_another(on_l40s, tmp_pa
     assert row["energy_j"] and later["energy_was_j"] is None
 
 
+@pytest.mark.long
 def test_a_training_that_is_slow_here_is_slow_there(on_l40s, tmp_path):
     slow = pd.read_csv(on_l40s.parent / "table/runs.csv.gz")
     slow["seconds"] *= 2
