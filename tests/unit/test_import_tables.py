@@ -52,10 +52,11 @@ def test_several_runs_of_one_log_are_cut_out_and_can_be_forecast(tmp_path):
     ]
     log = table(tmp_path / "pdu.csv", rows, "Time;Power [kW];Rack node")
     runs = tmp_path / "runs.csv"
+    # An editor may leave out the last end of a line.
     runs.write_text(
         "run,network,platform,nodes,batch,start,stop,epochs\n"
         f"a,net,box,2,256,{iso(100)}Z,{iso(400)}Z,10\n"
-        f"b,net,box,2,512,{iso(520)}Z,{iso(800)}Z,10\n"
+        f"b,net,box,2,512,{iso(520)}Z,{iso(800)}Z,9"
     )
     mapped = ("--map", "time=Time,watts=Power [kW],node=Rack node")
     done = run("import", "csv", log, tmp_path / "out", *mapped, "--runs", runs)

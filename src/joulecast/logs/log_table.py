@@ -151,22 +151,25 @@ class LogTable:
             )
 
     def rows(self, names: Sequence[str]) -> pd.DataFrame:
-        """All rows of a table that fits into memory, in the form of :meth:`parts`."""
-        return pd.concat([*self.parts(names), pd.DataFrame(columns=list(dict.fromkeys(names)))])
+        """All rows of a table that fits into memory, in the form of :meth:`parts`. Each may be a run, so the
+        last one counts, too."""
+        parts = self.parts(names, whole=True)
+        return pd.concat([*parts, pd.DataFrame(columns=list(dict.fromkeys(names)))])
 
-    def parts(self, names: Sequence[str]) -> Iterator[pd.DataFrame]:
+    def parts(self, names: Sequence[str], *, whole: bool = False) -> Iterator[pd.DataFrame]:
         """Some columns as texts, part by part. Spaces around the texts are removed. The index counts the
         lines of the file.
 
-        Missing cells are NaN. A last line that was cut short is left out (:attr:`cut_short`). If a tool
-        appends to a file, it may write the header again. Such a line is left out, too.
+        Missing cells are NaN. A last line that was cut short is left out (:attr:`cut_short`), unless the file
+        is ``whole``. If a tool appends to a file, it may write the header again. Such a line is left out,
+        too.
 
         Raises:
             JoulecastError: a line has more cells than the first, or is no text; or there are more than
                 :data:`MAX_LOG_ROWS`.
         """
         places = sorted(self.columns.index(name) for name in dict.fromkeys(names))
-        whole = self._ends_with_newline()
+        whole = whole or self._ends_with_newline()
         with self._open() as file:
             try:
                 parts = pd.read_csv(
