@@ -206,13 +206,14 @@ def _joined(one: LoggedMeter, other: LoggedMeter) -> LoggedMeter:
     known, more = (
         m if m.t_s[0] <= m.t_s[-1] else m.only(slice(None, None, -1)) for m in (one, other)
     )
+    near = known.only((known.t_s >= more.t_s.min()) & (known.t_s <= more.t_s.max()))
     # Queries of Prometheus that follow each other have the reading between them twice.
-    of_known, of_more = (
-        m.t_s + 1j * (m.power if m.joules is None else m.joules) for m in (known, more)
+    of_near, of_more = (
+        m.t_s + 1j * (m.power if m.joules is None else m.joules) for m in (near, more)
     )
-    more = more.only(~np.isin(of_more, of_known))
+    more = more.only(~np.isin(of_more, of_near))
     # The other readings lie between two of these, or outside. Only at one end may their times be the same.
-    at_s = np.sort(known.t_s)
+    at_s = np.sort(near.t_s)
     places = [np.unique(np.searchsorted(at_s, more.t_s, side)) for side in ("left", "right")]
     if 1 not in map(len, places) or (one.watts is None) != (other.watts is None):
         named = one.node if one.device is None else f"{one.node}, {one.device}"
