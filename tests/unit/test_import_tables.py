@@ -220,9 +220,9 @@ def test_a_clock_that_runs_backwards_and_nodes_of_one_name(tmp_path):
     table(folder / "n1.csv", rows)
     (folder / "n1.csv.gz").write_bytes(gzip.compress((folder / "n1.csv").read_bytes()))
     assert "two nodes of one name" in refused("csv", folder, tmp_path / "other", *MAP)
-    # Files that continue each other are one meter, whatever their order.
+    # Files that continue each other are one meter, whatever their order, and with a reading twice.
     (folder / "n1.csv.gz").unlink()
-    for name, part in (("n1.csv", rows[:100]), ("n10.csv", rows[200:]), ("n2.csv", rows[100:200])):
+    for name, part in (("n1.csv", rows[:101]), ("n10.csv", rows[200:]), ("n2.csv", rows[100:201])):
         table(folder / name, part[::-1])
     imported("csv", folder, tmp_path / "joined", *MAP, "--node", "n1", *between())
     assert row(tmp_path / "joined" / "net")["energy_j"] == pytest.approx(expected_j(), rel=0.01)

@@ -203,17 +203,24 @@ def _joined(one: LoggedMeter, other: LoggedMeter) -> LoggedMeter:
     """The readings of a meter that several files have, the oldest first. The files may come in any order."""
     if not len(one.t_s) or not len(other.t_s):
         return one if len(one.t_s) else other
+    known, more = (
+        m if m.t_s[0] <= m.t_s[-1] else m.only(slice(None, None, -1)) for m in (one, other)
+    )
+    near = known.only((known.t_s >= more.t_s.min()) & (known.t_s <= more.t_s.max()))
+    # Queries of Prometheus that follow each other have the reading between them twice.
+    of_near, of_more = (
+        m.t_s + 1j * (m.power if m.joules is None else m.joules) for m in (near, more)
+    )
+    more = more.only(~np.isin(of_more, of_near))
     # The other readings lie between two of these, or outside. Only at one end may their times be the same.
-    places = [np.searchsorted(np.sort(one.t_s), other.t_s, side) for side in ("left", "right")]
-    if min(map(np.ptp, places)) > 0 or (one.watts is None) != (other.watts is None):
+    at_s = np.sort(near.t_s)
+    places = [np.unique(np.searchsorted(at_s, more.t_s, side)) for side in ("left", "right")]
+    if 1 not in map(len, places) or (one.watts is None) != (other.watts is None):
         named = one.node if one.device is None else f"{one.node}, {one.device}"
         raise JoulecastError(
             f"{other.file}: has readings of {named} at times of which {one.file} has some too; two nodes "
             "of one name? import the files one by one with --node NAME; one node? import one of the files"
         )
-    known, more = (
-        m if m.t_s[0] <= m.t_s[-1] else m.only(slice(None, None, -1)) for m in (one, other)
-    )
     earlier = known.t_s <= more.t_s.min()
     parts = known.only(earlier), more, known.only(~earlier)
     both: dict[str, Any] = {
