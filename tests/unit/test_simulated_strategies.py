@@ -12,6 +12,7 @@ from test_simulator import MB, chain, cluster_of, run
 
 import joulecast
 from joulecast.errors import JoulecastError
+from joulecast.graphs.costs import Scaled, roofline_of
 from joulecast.graphs.network_graphs import network_for, op_graph
 from joulecast.graphs.precision import DEFAULT_TRAINING, training_of
 from joulecast.runs.platforms import Platform, simulated_platform
@@ -467,3 +468,17 @@ def test_a_router_is_no_core_of_attention() -> None:
     mixture = op_graph("llama:layers=2,hidden=64,heads=4,experts=4,top_k=2,ffn=64,sequence=64")
     cores = attention_cores(mixture)
     assert [op.kind for op in mixture.ops if op.name in cores] == ["attention"] * 2
+
+
+def test_no_rounding_decides_between_equally_good_cuts() -> None:
+    graph = op_graph("llama:layers=9,hidden=256,heads=8,sequence=128")
+    platform, strategy = (
+        cluster_of(4),
+        parse_strategy("pp=4,micro=8,schedule=interleaved,virtual=2"),
+    )
+    costs = roofline_of(platform)
+    plain, *others = (
+        simulate(graph, platform, strategy, 8, Scaled(costs, factor)).step_s
+        for factor in (1.0, 0.999, 1.001)
+    )
+    assert others == pytest.approx([plain] * 2, rel=2e-3)

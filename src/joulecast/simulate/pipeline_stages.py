@@ -103,7 +103,10 @@ def cut_stages(
         )
     # An activation that crosses a cut is sent forward, and its gradient back.
     per_byte = 2 * send_s_per_byte / strategy.replicas
-    weights = np.bincount(of_op, seconds, count)
-    sends = tuple(size * per_byte for size in crossing_bytes)
-    owner = even_cut(tuple(weights.tolist()), strategy.stages, sends)
+    # In whole picoseconds, sums are exact. So no rounding decides between cuts that are equally good.
+    weights, sends = (
+        tuple(np.rint(1e12 * each).tolist())
+        for each in (np.bincount(of_op, seconds, count), per_byte * np.array(crossing_bytes))
+    )
+    owner = even_cut(weights, strategy.stages, sends)
     return [owner[block] for block in of_op]
