@@ -294,8 +294,10 @@ def _factor_of(
             return float(found.root)
     raise JoulecastError(
         f"measured step of {step.network} ({step.strategy}, batch {step.batch}): {step.step_s:g} s, where "
-        f"{simulation.step_s:g} s are simulated on {platform.name}: too far apart to calibrate on; check "
-        "platform, batch (of one replica), precision and unit"
+        f"{simulation.step_s:g} s are simulated on {platform.name}, of which "
+        f"{simulation.breakdown.exposed_communication_s:.3g} s are exposed communication, which a measured "
+        "step does not correct: too far apart to calibrate on; check platform, links, batch (of one "
+        "replica), precision and unit"
     )
 
 
