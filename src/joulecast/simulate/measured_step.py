@@ -21,6 +21,7 @@ from functools import lru_cache
 from pathlib import Path
 from statistics import median
 from typing import Annotated, Literal
+from warnings import catch_warnings
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 from scipy.optimize import root_scalar
@@ -289,7 +290,9 @@ def _factor_of(
 
     guess = first_factor(simulation, step.step_s)
     if _LEAST_FACTOR <= guess <= _MOST_FACTOR:
-        found = root_scalar(missing, x0=1.0, x1=guess * 1.001, rtol=_NEAR, maxiter=_TRIES)
+        # scipy warns where no factor changes the step. The error below says so.
+        with catch_warnings(action="ignore", category=RuntimeWarning):
+            found = root_scalar(missing, x0=1.0, x1=guess * 1.001, rtol=_NEAR, maxiter=_TRIES)
         if found.converged and _LEAST_FACTOR <= found.root <= _MOST_FACTOR:
             return float(found.root)
     raise JoulecastError(
