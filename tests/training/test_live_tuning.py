@@ -151,6 +151,7 @@ def chooser(criterion):
     return SearchSpace((64,), 64, {}, CostModel(0.5, 400), criterion).best_limit
 
 
+@pytest.mark.long
 def test_a_job_of_the_scheduler_s_can_train():
     """Its step leaves addresses for ranks in the environment, and MPI would abort a process that is none."""
     train = (

@@ -277,6 +277,7 @@ def test_an_abrupt_end_keeps_the_steps_before_it(measured, tmp_path):
     assert "exit code 7" in info.left_out[0]
 
 
+@pytest.mark.long
 def test_a_signal_reaches_the_command_and_leaves_a_record(tmp_path):
     program = SMALL.format(at_20="print('there', flush=True); time.sleep(120)")
     words = [*JOULECAST, "measure", "--name", "mine", "--", sys.executable, "-c", program]
@@ -457,6 +458,7 @@ def test_a_window_of_a_training_that_runs_on(measured, tmp_path):
     assert record.stages["stop_s"].max() <= record.power["t_s"].max(), "no step without its power"
 
 
+@pytest.mark.long
 def test_one_line_in_the_program_does_the_same_and_a_loss_that_is_no_number_costs_no_record(
     measured, tmp_path
 ):

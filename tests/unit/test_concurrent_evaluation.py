@@ -219,6 +219,7 @@ def test_a_workload_that_evaluates_meanwhile_leaves_what_all_share(others, alone
     assert not with_it.bounded
 
 
+@pytest.mark.long
 def test_a_calibration_may_evaluate_meanwhile(others):
     # The smallest run of the network has nodes of its own for evaluations, too.
     runs = pd.concat([meanwhile("8 + 1 nodes"), meanwhile("64 + 8 nodes")])

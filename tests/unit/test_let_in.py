@@ -209,6 +209,7 @@ def written_frame(folder, change):
     return folder / "r"
 
 
+@pytest.mark.long
 def test_a_text_that_fills_a_frame_is_not_unfolded(tmp_path):
     name, rows = "x" * 60_000, 50_000
     numbers = {column: pa.array([1.0] * rows) for column in ("t_s", "watts", "joules")}

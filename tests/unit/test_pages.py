@@ -291,6 +291,7 @@ def test_what_the_fits_do_not_know_is_not_told(campaign, tmp_path):
     assert "imported" not in dict(context["facts"]["measured"])["Runs"]
 
 
+@pytest.mark.long
 def test_only_imported_runs(tmp_path):
     for nodes in (1, 2):
         record = make_imported(f"box-n{nodes}", nodes=nodes)

@@ -100,7 +100,7 @@ def test_the_front_is_told_whole_with_the_choice_in_it():
     assert len(rows) == len(front) > 16 and sum(row[0] == "*" for row in rows) == 1
 
 
-@pytest.mark.parametrize("devices", ["4:4", "64:64"])
+@pytest.mark.parametrize("devices", ["4:4", pytest.param("64:64", marks=pytest.mark.long)])
 def test_a_choice_that_may_not_fit_says_so(devices):
     planned = plan("a100-80gb-sxm", network="llama-7b", devices=devices, batch=512)
     said = any("may not fit" in warning for warning in planned["warnings"])

@@ -53,7 +53,7 @@ def runs_to_fit(folders: Sequence[Path]) -> pd.DataFrame:
     runs = _of_one_unit(runs)
     if not is_training(used(runs)).any():
         reasons = [
-            f"{reason}: {listed(list(alike['run']), 3)}"
+            f"{listed(list(alike['run']), 3)}: {reason}"
             for reason, alike in runs[runs["left_out"] != ""].groupby("left_out", sort=False)
         ]
         raise JoulecastError(f"no training run is left to fit. Left out: {listed(reasons, 3)}")
