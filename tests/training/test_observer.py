@@ -177,7 +177,6 @@ def test_shards_of_the_example_are_observed(measured, tmp_path):
     assert row["t_communicating_copy_s"] > 0
 
 
-@pytest.mark.long
 def test_exchange_that_no_hook_sees_is_profiled(measured, tmp_path):
     """Functional collectives, as tensor parallelism makes them, after a setup that hooks do see."""
     program = tmp_path / "functional.py"
@@ -444,7 +443,6 @@ def test_ranks_that_a_program_spawns_need_no_environment(measured, tmp_path):
     assert (info.spec.ranks, info.outcome.steps, info.outcome.samples) == (2, 9, 9 * 8)
 
 
-@pytest.mark.long
 def test_a_window_of_a_training_that_runs_on(measured, tmp_path):
     # It trains until the record of its window is there.
     program = SMALL.format(at_20="pass").replace(
@@ -458,7 +456,6 @@ def test_a_window_of_a_training_that_runs_on(measured, tmp_path):
     assert record.stages["stop_s"].max() <= record.power["t_s"].max(), "no step without its power"
 
 
-@pytest.mark.long
 def test_one_line_in_the_program_does_the_same_and_a_loss_that_is_no_number_costs_no_record(
     measured, tmp_path
 ):

@@ -293,9 +293,9 @@ def recurrent(call: Call) -> list[View]:
 
     Each layer has three ops in each direction. The product of the inputs with their weights is one for all
     time steps, as in cuDNN. The product of the hidden states with their weights, and the cell, have one
-    kernel for each step (attribute ``steps``), and each waits for the one before. In truth,
-    the product of the hidden states reads the states that the cell writes. That would be a cycle, and a graph
-    has none. So here it reads the product of the inputs.
+    kernel for each step (attribute ``steps``), and each waits for the one before. In truth, the
+    product of the hidden states reads the states that the cell writes. That would be a cycle, and a graph has
+    none. So here it reads the product of the inputs.
     """
     x, directions, layers = call["input"], 1 + call["bidirectional"], call["num_layers"]
     each = 4 if call["has_biases"] else 2
