@@ -36,8 +36,8 @@ def runs_to_fit(folders: Sequence[Path]) -> pd.DataFrame:
     """The runs table of some records. A run that fits leave out has the reason in its row.
 
     Raises:
-        JoulecastError: no training run is left to fit (the error says why); or a run is there twice; or different
-            trainings have the same name; or different machines have the same name.
+        JoulecastError: no training run is left to fit (the error says why); or a run is there twice; or
+            different trainings have the same name; or different machines have the same name.
     """
     runs = observe_all(folders)
     if runs.empty:
