@@ -86,6 +86,16 @@ def test_a_record_below_two_of_the_folders_counts_once(campaign):
         assert len({folder.name for folder in recorded}) == len(recorded)
 
 
+def test_a_count_or_batch_that_is_given_twice_counts_once(campaign):
+    once, twice = (
+        advise(campaign[0].parent, "vit_ti", nodes=nodes, batch=batch)
+        for nodes, batch in (([1], [8]), ([1, 1], [8, 8]))
+    )
+    assert twice["candidates"] == once["candidates"] and twice["verdict"] == once["verdict"]
+    forecasts = joulecast.forecast(campaign[0].parent, [2, 1, 2])["forecasts"]
+    assert [row["nodes"] for row in forecasts] == [2, 1]
+
+
 # --- limits -------------------------------------------------------------------------------------------------
 
 
