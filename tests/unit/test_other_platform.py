@@ -95,6 +95,14 @@ def test_what_was_simulated_is_told(on_l40s):
     assert all(word in out.output for word in ("simulated", "8 x l40s", "16 x b200", "resnet50"))
 
 
+def test_a_count_that_cannot_run_leaves_the_others(on_l40s):
+    words = ["--records", str(on_l40s), "--platform", "b200", "--graph", "resnet=resnet50"]
+    out = CliRunner().invoke(app, ["forecast", *words, "--gpus", "8192,8,3"])
+    assert out.exit_code == 0 and "8192 x b200" in out.output
+    # Both are on one node.
+    assert "8 GPUs in use" in out.output and "3 GPUs in use" in out.output
+
+
 @pytest.mark.parametrize(
     ("asked", "way_out"),
     [

@@ -269,6 +269,18 @@ def test_a_page_shows_time_against_money_or_energy(tmp_path, prices):
     assert "choose " in text and "joulecast plan --network" in text
 
 
+def test_of_two_settings_that_take_as_long_the_dearer_is_not_on_the_front(tmp_path):
+    page, few = tmp_path / "plan.html", "h100-sxm:gpus=2"
+    hours = {"h100-sxm": 1.0, few: 3.0}
+    asked = {"objective": "energy", "devices": "1", "power_limits": "100", "html": page}
+    planned = plan("h100-sxm", few, price_gpu_hour=hours, **asked)
+    chosen, cheaper = planned["candidates"]
+    assert chosen["platform"] == few and chosen["time_s"] == cheaper["time_s"]
+    told = page.read_text().replace("\u00a0", " ").partition("both time and cost: ")[2]
+    told = told.partition('"')[0]
+    assert cheaper["setting"] in told and chosen["setting"] not in told
+
+
 def test_a_page_says_why_it_has_no_chart(tmp_path):
     asked = {"network": "alexnet", "devices": "1", "precision": "fp32", "objective": "time"}
     plan("hc1", platforms=PLATFORMS, html=tmp_path / "plan.html", **asked)

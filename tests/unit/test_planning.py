@@ -22,7 +22,7 @@ from joulecast.energy.request import Scales
 from joulecast.errors import JoulecastError
 from joulecast.report.advice.advise import measure_next
 from joulecast.report.advice.candidate import Candidate, dominates
-from joulecast.report.advice.choice import choose, verdict_on
+from joulecast.report.advice.choice import choose, overlaps, verdict_on
 from joulecast.report.advice.request import Limit
 from joulecast.report.advice.text import advice_text
 from joulecast.runs.folders import record_folders
@@ -84,6 +84,16 @@ def test_a_record_below_two_of_the_folders_counts_once(campaign):
     with run_records([above, campaign[0]]) as folders, run_records([twice] * 2) as recorded:
         assert sorted(folders) == sorted(campaign)
         assert len({folder.name for folder in recorded}) == len(recorded)
+
+
+def test_a_count_or_batch_that_is_given_twice_counts_once(campaign):
+    once, twice = (
+        advise(campaign[0].parent, "vit_ti", nodes=nodes, batch=batch)
+        for nodes, batch in (([1], [8]), ([1, 1], [8, 8]))
+    )
+    assert twice["candidates"] == once["candidates"] and twice["verdict"] == once["verdict"]
+    forecasts = joulecast.forecast(campaign[0].parent, [2, 1, 2])["forecasts"]
+    assert [row["nodes"] for row in forecasts] == [2, 1]
 
 
 # --- limits -------------------------------------------------------------------------------------------------
@@ -191,6 +201,9 @@ def test_energies_are_compared_at_the_wall():
     for objective in ("energy", "edp"):
         assert chosen([behind, outlet], Limit(objective=objective)).supply == "AC"
     assert dominates(outlet, behind) and not dominates(behind, outlet)
+    behind = replace(behind, energy_low_j=99.0, energy_high_j=101.0)
+    outlet = replace(outlet, energy_low_j=105.0, energy_high_j=115.0, energy_j=110.0)
+    assert overlaps(outlet, behind, "energy")
 
 
 def test_of_intervals_as_wide_the_cheapest_is_to_be_measured_next():

@@ -103,6 +103,14 @@ def test_a_pause_is_one_also_where_power_earns_money(tmp_path):
     )
 
 
+def test_a_pause_is_worth_its_restart(tmp_path):
+    flat = chosen(written(tmp_path, [-0.2] * 14), 1.75, after_s="2026-11-27T00:04:08", restart_s=0)
+    assert len(flat["paused"]["runs"]) == 1
+    # The restart takes the first minute at 1.2, and the last minute of the work is at 2.
+    paused = chosen(written(tmp_path, [1, 1, 3, 1.2, 2]), 3, restart_s=60)["paused"]
+    assert paused["cost"] == pytest.approx(2 + 1.2 + 2 / 60)
+
+
 def _restarts_work(hours_run):
     """Whether each span after a pause has more than its restart."""
     later = [k for k, (a, b) in enumerate(itertools.pairwise(hours_run), start=1) if b - a > 1]

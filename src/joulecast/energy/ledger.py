@@ -122,7 +122,7 @@ def _asked_again(row: _Row) -> Scales:
 
 
 _Setting = tuple[str, str, int, str]
-_SETTING = ("workload", "platform", "nodes", "batch_size", "work")
+_SETTING = ("workload", "platform", "nodes", "gpus", "batch_size", "work")
 """Keys that are equal in all forecasts of one setting. The last of these forecasts counts."""
 
 
@@ -166,8 +166,8 @@ def judge_ledger(ledger: Path, records: Sequence[Path]) -> dict[str, Any]:
 
     Returns:
         ``settings`` has a row for each forecast of a setting that ran later: ``at`` (when it was forecast),
-        ``workload``, ``platform``, ``nodes``, ``batch_size`` and ``work``. For time, energy, cost and CO2, it
-        has the forecast value and the real one (``time_s``, ``time_was_s``, ...), the error
+        ``workload``, ``platform``, ``nodes``, ``gpus``, ``batch_size`` and ``work``. For time, energy, cost
+        and CO2, it has the forecast value and the real one (``time_s``, ``time_was_s``, ...), the error
         (``time_error_percent``), and whether the real value was inside the interval (``time_inside``).
         ``summary`` has a row for each quantity, and for each ``currency`` of the cost: ``settings``,
         ``mape_percent``, ``bias_percent``, ``covered_percent``, and ``missed`` (how much more was used than
@@ -196,11 +196,7 @@ def judge_ledger(ledger: Path, records: Sequence[Path]) -> dict[str, Any]:
                 took = _ran_there(row, known[key].values())
             said = {
                 "at": entry.at.isoformat(),
-                **{name: getattr(row, name) for name in ("workload", "platform", "nodes")},
-                **{
-                    name: getattr(row, name)
-                    for name in ("nodes_are", "batch_size", "work", "basis")
-                },
+                **{name: getattr(row, name) for name in (*_SETTING, "nodes_are", "basis")},
                 "widths": entry.widths,
                 "currency": prices.currency,
             }

@@ -27,7 +27,6 @@ _VALUES = {
 }
 _STATES = 10_000_000
 """Largest number of states of the dynamic programming. A state is a time, and the work done until then."""
-_LEAST_STEP_S = 300.0
 Floats = NDArray[np.float64]
 
 
@@ -107,7 +106,8 @@ def best_spans(
     """
     start_s = best_start(hours, name, duration_s, after_s, by_s)
     alone = [(start_s, start_s + duration_s)]
-    step_s = max(_LEAST_STEP_S, float(np.sqrt((by_s - after_s) * duration_s / _STATES)))
+    # Whole minutes: restarts and the edges of hours are then edges of steps, too.
+    step_s = 60 * float(np.ceil(np.sqrt((by_s - after_s) * duration_s / _STATES) / 60))
     count = int((by_s - after_s) / step_s)
     work, restart = int(np.ceil(duration_s / step_s)), int(np.ceil(restart_s / step_s))
     if work > count:
@@ -116,6 +116,8 @@ def best_spans(
     cost = hours.kwh_cost(name, begins, begins + step_s)
     # A restart earns nothing at a negative price. Otherwise the cheapest run would restart all the time.
     summed = np.concatenate([[0.0], np.cumsum(np.maximum(cost, 0.0))])
+    # A pause has to save more than rounding.
+    least = 1e-9 * np.abs(cost).max()
     # Least cost, by time and by steps of work done until then: if the training pauses then, and if it runs.
     stands, runs = np.full((count + 1, work + 1), np.inf), np.full((count + 1, work + 1), np.inf)
     stands[0, 0] = 0.0
@@ -125,7 +127,7 @@ def best_spans(
             stands[at] = np.minimum(stands[at - 1], runs[at])
         runs[at, 0] = stands[at, 0]
         if at and at + restart <= count:
-            again = stands[at - 1, 1:] + summed[at + restart] - summed[at]
+            again = stands[at - 1, 1:] + summed[at + restart] - summed[at] + least
             runs[at + restart, 1:] = np.minimum(runs[at + restart, 1:], again)
     ended = int(np.argmin(stands[:, work]))
     spans = _walked_back(stands, runs, cost, ended, work, restart, after_s, step_s)
@@ -133,8 +135,8 @@ def best_spans(
     starts, ends = np.transpose(spans)
     starts[1:] += step_s * restart - restart_s
     ends[-1] -= step_s * work - duration_s
-    is_cheaper = hours.kwh_cost(name, starts, ends).sum() < hours.kwh_cost(name, *alone[0])
-    return list(zip(starts, ends, strict=True)) if is_cheaper else alone
+    saved = hours.kwh_cost(name, *alone[0]) - hours.kwh_cost(name, starts, ends).sum()
+    return list(zip(starts, ends, strict=True)) if saved > least else alone
 
 
 def _walked_back(

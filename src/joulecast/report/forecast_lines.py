@@ -80,6 +80,9 @@ def forecast_cells(result: Mapping[str, Any]) -> list[dict[str, str]]:
     for row in result["forecasts"]:
         unit, hosts = unit_of(row["nodes_are"]), row["hosts"]
         on_hosts = f" on {counted(round(hosts), 'host')}" if unit != "node" and hosts else ""
+        # A forecast for another platform may use a part of a node.
+        is_elsewhere = row["basis"] == "simulated"
+        in_use = f" ({counted(row['gpus'], 'GPU')} in use)" if is_elsewhere else ""
         lines.append(
             {
                 "platform": str(row["platform"]),
@@ -93,7 +96,7 @@ def forecast_cells(result: Mapping[str, Any]) -> list[dict[str, str]]:
                 **paid_cells(row, prices),
                 "basis": basis_in_words(row),
                 "energy is": energy_is(row),
-                "nodes are": f"{row['nodes_are']}{on_hosts}",
+                "nodes are": f"{row['nodes_are']}{on_hosts}{in_use}",
             }
         )
     return lines

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -207,10 +208,14 @@ def _paths(given: Any) -> Any:
     return [given] if isinstance(given, str | PathLike) else given
 
 
-Counts = Annotated[tuple[Annotated[int, Field(ge=1, le=MOST_NODES)], ...], BeforeValidator(_counts)]
+_ONCE = AfterValidator(lambda given: tuple(dict.fromkeys(given)))
+"""Keeps the first of equal values. Otherwise a setting would be compared with itself."""
+Counts = Annotated[
+    tuple[Annotated[int, Field(ge=1, le=MOST_NODES)], ...], BeforeValidator(_counts), _ONCE
+]
 """Counts of nodes or devices; also as the text ``1,2,4``."""
 Batches = Annotated[
-    tuple[Annotated[int, Field(ge=1, le=MOST_SAMPLES)], ...], BeforeValidator(_counts)
+    tuple[Annotated[int, Field(ge=1, le=MOST_SAMPLES)], ...], BeforeValidator(_counts), _ONCE
 ]
 """Counts of samples; also as the text ``4,8``."""
 Name = Annotated[
@@ -348,12 +353,14 @@ def split_names(given: Any) -> Any:
 
 
 Doublings = Annotated[
-    tuple[Annotated[int, Field(ge=1, le=MOST_NODES)], ...], BeforeValidator(_doublings)
+    tuple[Annotated[int, Field(ge=1, le=MOST_NODES)], ...], BeforeValidator(_doublings), _ONCE
 ]
 """Counts of devices; also as the texts ``8,16`` and ``8:256``."""
-Names = Annotated[tuple[str, ...], BeforeValidator(split_names)]
+Names = Annotated[tuple[str, ...], BeforeValidator(split_names), _ONCE]
 """Names; also as the text ``one,other``."""
-Percents = Annotated[tuple[Annotated[int, Field(ge=1, le=100)], ...], BeforeValidator(_counts)]
+Percents = Annotated[
+    tuple[Annotated[int, Field(ge=1, le=100)], ...], BeforeValidator(_counts), _ONCE
+]
 """Shares in percent; also as the text ``100,80``."""
 RatesByName = Annotated[
     dict[str, Annotated[float, Field(ge=0, le=_MOST_MONEY)]], BeforeValidator(_by_name)

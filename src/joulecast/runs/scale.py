@@ -120,5 +120,7 @@ def whole_nodes(gpus: Sequence[int], per_node: int) -> list[int]:
     """
     wrong = [count for count in gpus if count % per_node]
     if wrong:
-        raise JoulecastError(f"{wrong[0]} GPUs fill no nodes of {per_node}; give a multiple of it")
+        raise JoulecastError(
+            f"{counted(wrong[0], 'GPU')} cannot fill nodes of {per_node}; give a multiple of it"
+        )
     return [count // per_node for count in gpus]

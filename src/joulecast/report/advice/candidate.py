@@ -97,6 +97,15 @@ class Candidate:
         )
         return value, low, high
 
+    def at_wall(self, quantity: str) -> Ends:
+        """:meth:`ends`, with joules at the wall. Settings are compared there, because some meters read behind
+        the power supplies."""
+        factor = 1.0
+        if quantity in ("energy", "edp"):
+            factor = from_wall(self.supply, self.conversion_eff)[0]
+        value, low, high = (None if end is None else factor * end for end in self.ends(quantity))
+        return value, low, high
+
     def bound(self, quantity: str) -> float | None:
         """The value that is compared with a budget: the upper end of the interval if there is one, else
         the expected value."""
@@ -147,41 +156,32 @@ class Candidate:
         return self.nodes, self.batch_size or 0, self.strategy
 
     @property
-    def wall_j(self) -> float:
-        """Joules at the wall. Energies are compared there, because some meters read behind the power
-        supplies. An unknown energy is infinite."""
-        if self.energy_j is None:
-            return math.inf
-        return self.energy_j * from_wall(self.supply, self.conversion_eff)[0]
-
-    @property
     def cost_order(self) -> tuple[float, float, int, int, str]:
         """The key that orders candidates without money: the least energy first, then the least time, then
         simplicity. Unknown energies come last."""
-        return steady(self.wall_j), steady(self.time_s), *self.simplicity
+        return _known(self.at_wall("energy")[0]), steady(self.time_s), *self.simplicity
 
     def order(self, quantity: str) -> tuple[float, float, float, int, int, str]:
         """The key for the order of a quantity: the least value first, then :attr:`cost_order`. Unknown values
         come last."""
-        at_wall = {"energy": self.wall_j, "edp": self.wall_j * self.time_s}
-        value = at_wall[quantity] if quantity in at_wall else self.ends(quantity)[0]
-        return (math.inf if value is None else steady(value)), *self.cost_order
+        return _known(self.at_wall(quantity)[0]), *self.cost_order
 
     def as_json(self) -> dict[str, Any]:
         """All attributes as plain data."""
         return asdict(self) | {"extrapolation": list(self.extrapolation), "setting": self.setting}
 
 
+def _known(value: float | None) -> float:
+    """A value to compare by. An unknown one is infinite."""
+    return math.inf if value is None else steady(value)
+
+
 def dominates(one: Candidate, other: Candidate) -> bool:
     """Whether ``one`` is expected to take at most as much time, energy and money as ``other``, and less of at
     least one of them. Only quantities that are known for ``other`` count."""
     known = [
-        (math.inf if ours is None else steady(ours), steady(theirs))
-        for ours, theirs in (
-            (one.time_s, other.time_s),
-            (one.wall_j, other.wall_j),
-            (one.cost, other.cost),
-        )
-        if theirs is not None and theirs != math.inf
+        (_known(one.at_wall(quantity)[0]), steady(theirs))
+        for quantity in ("time", "energy", "cost")
+        if (theirs := other.at_wall(quantity)[0]) is not None
     ]
     return any(a != b for a, b in known) and all(a <= b for a, b in known)

@@ -245,7 +245,7 @@ def _upper(quantity: str, candidates: Sequence[Candidate]) -> str:
 
 def overlaps(rival: Candidate, best: Candidate, quantity: str) -> bool:
     """Whether the 90 % interval of a rival begins below the upper end of the best one's interval."""
-    low, high = rival.ends(quantity)[1], best.ends(quantity)[2]
+    low, high = rival.at_wall(quantity)[1], best.at_wall(quantity)[2]
     return low is not None and high is not None and low <= high
 
 
@@ -315,7 +315,7 @@ def _verdict(
 def _share_saved(one: Candidate, fastest: Candidate, paid: str) -> float | None:
     """The share of the fastest setting's cost that another setting saves; ``None`` if the two cannot be
     compared."""
-    amount, spent = one.ends(paid)[0], fastest.ends(paid)[0]
+    amount, spent = one.at_wall(paid)[0], fastest.at_wall(paid)[0]
     if amount is None or spent is None or steady(spent) <= 0:
         return None
     # Measured and estimated values cannot be compared.

@@ -224,7 +224,7 @@ def _row(
 def _rows(
     everything: Evidence, runs: pd.DataFrame, asked: ForecastRequest, notes: list[Note]
 ) -> Iterator[dict[str, Any]]:
-    """The forecasts of a workload. If there is none, the reason becomes a note."""
+    """The forecasts of a workload. The reason why one is missing becomes a note."""
     name, platform = str(runs["workload"].iloc[0]), str(asked.platform)
     why = why_not_forecast(runs, asked, True, asked.to_target)
     if why is not None:
@@ -235,11 +235,15 @@ def _rows(
         if same_hardware(known.platform, platform):
             raise JoulecastError(f"its records are of {platform}; leave out --platform")
         per_node = simulated_platform(platform).require_cluster().host_devices
-        counts = asked.gpus or [count * per_node for count in asked.nodes]
-        for devices in counts or sorted({int(each) for each in known.runs["devices"]}):
-            yield _row(everything, known, asked, devices)
     except JoulecastError as error:
         notes.append(Note(name, f"{name}: not forecast on {platform}: {error}"))
+        return
+    counts = asked.gpus or [count * per_node for count in asked.nodes]
+    for devices in counts or sorted({int(each) for each in known.runs["devices"]}):
+        try:
+            yield _row(everything, known, asked, devices)
+        except JoulecastError as error:
+            notes.append(Note(name, f"{name}: not forecast on {platform}: {error}"))
 
 
 def forecast_other_platform(

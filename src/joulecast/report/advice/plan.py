@@ -105,7 +105,7 @@ def _machines(request: PlanRequest) -> tuple[list[Machine], list[Refused]]:
 
     asked = [
         (name, platform, precision)
-        for name in dict.fromkeys(request.platform)
+        for name in request.platform
         for platform in [simulated_platform(name, request.platforms)]
         for precision in dict.fromkeys(
             request.precision or usual_precisions(request.network, request.calibrate, platform)
@@ -151,7 +151,7 @@ def _at_limits(
     if limit_w is None:
         yield None, fastest
         return
-    for percent in sorted(set(request.power_limits), reverse=True):
+    for percent in sorted(request.power_limits, reverse=True):
         if percent == 100:
             yield None, fastest
             continue
@@ -198,7 +198,7 @@ def _settings(
     found: list[Candidate] = []
     refused: list[Refused] = []
     for machine in machines:
-        for batch in dict.fromkeys(request.batch):
+        for batch in request.batch:
             fastest = find_fastest(machine, devices, batch)
             if isinstance(fastest, str):
                 setting = f"{devices} x {machine.name}, batch {batch:,}, {machine.precision}"
@@ -224,7 +224,7 @@ def _weighed(
 ) -> Weighed:
     """The settings that a plan chooses from, simulated and priced."""
     # More devices have more strategies. So the work that takes longest begins first.
-    counts = sorted(set(request.devices), reverse=True)
+    counts = sorted(request.devices, reverse=True)
     weigh = partial(_settings, request, machines)
     each = mapped(weigh, counts, min(usable_cores(), len(counts)))
     candidates = [candidate for found, _ in each for candidate in found]

@@ -41,12 +41,13 @@ def plan_front(planned: Mapping[str, Any]) -> Figure:
         NothingToShow: no setting has a cost or an energy.
     """
     cost, time = paid_in(planned["prices"]["currency"]), TIMES
-    settings = sorted(planned["candidates"], key=lambda row: float(row["time_s"]))
+    settings = planned["candidates"]
     paid = next((each for each in (cost, ENERGIES) if any(map(each.of, settings))), None)
     if paid is None:
         why = settings[0]["why_no_energy"]
         raise NothingToShow(f"no setting has a cost or an energy ({why})")
-    rows = [row for row in settings if paid.of(row) is not None]
+    known = [row for row in settings if paid.of(row) is not None]
+    rows = sorted(known, key=lambda row: (float(row["time_s"]), paid.of(row)))
     points = pd.DataFrame({"setting": [row["setting"] for row in rows]})
     points["kind"] = [row["platform"] for row in rows]
     channels: dict[str, dict[str, Any]] = {}
