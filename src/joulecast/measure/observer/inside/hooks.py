@@ -119,8 +119,7 @@ class Watch:
         network = self._network
         return {
             **({"torch.nn.modules.module": network.watch} if network else {}),
-            # A compiled function of the program may call hooks, which need no compiling.
-            "torch._dynamo.trace_rules": lambda module: module.add(__package__),
+            "torch._dynamo.trace_rules": self._hide_from_compiler,
             "torch.optim.optimizer": self._watch_optimizers,
             "torch.autograd": self._watch_backward,
             "torch.autograd.profiler": self._profiled.watch,
@@ -134,6 +133,12 @@ class Watch:
             "fastai.optimizer": self._watch_fastai,
             "mpi4py.MPI": self._note_mpi,
         }
+
+    def _hide_from_compiler(self, module: Any) -> None:
+        """A compiled function of the program may call hooks, which need no compiling. It compiles the
+        wrappers of :func:`wrap`, so that it finds the functions in them."""
+        for name in ("exchange", "hooks", "marks", "network"):
+            module.add(f"{__package__}.{name}")
 
     def _note_mpi(self, module: Any) -> None:
         if module.Is_initialized():
@@ -235,7 +240,7 @@ class Watch:
             self._device, self._clock = device, clock_of(device)
         if self._updates == 0:
             compiler = sys.modules.get("torch._dynamo.utils")
-            self.marks.note(compiled=bool(compiler and compiler.counters["frames"]["ok"]))
+            self.marks.note(compiled=bool(compiler and compiler.counters["stats"]["unique_graphs"]))
             self._profiled.warm_up(self._device)
 
     def _updated(self, number: int) -> None:
