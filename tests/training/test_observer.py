@@ -252,6 +252,35 @@ def test_of_batches_that_vary_the_mean_counts_and_a_function_for_each_tensor_is_
     assert any("batches vary from 8 to 96" in remark for remark in info.remarks)
 
 
+COMPILED = """
+import torch
+import torch.distributed as dist
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+network = torch.nn.Linear(8, 8)
+optimizer = torch.optim.Adam(network.parameters(), foreach=True)
+update = torch.compile(optimizer.step, backend="aot_eager")
+@torch.compile(backend="eager", fullgraph=True)
+def shared_loss(batch):
+    loss = network(batch).pow(2).mean()
+    shared = loss.detach().clone()
+    dist.all_reduce(shared)
+    return loss + shared
+for batch in torch.utils.data.DataLoader(torch.randn(40, 8), batch_size=4):
+    shared_loss(batch).backward()
+    update()
+"""
+
+
+def test_what_torch_compiles_is_compiled_as_without_the_observer(measured, tmp_path):
+    """A collective inside of one graph, and an optimizer."""
+    (tmp_path / "compiled.py").write_text(COMPILED)
+    answer = measured([sys.executable, "compiled.py"])
+    assert answer.returncode == 0, answer.stderr
+    info = record_of(tmp_path).info
+    assert info.outcome.samples == 4 * info.outcome.steps > 0
+    assert info.observed_step.compiled
+
+
 def test_what_it_prints_and_how_it_ends_are_the_commands_own_and_its_sitecustomize_runs(
     measured, tmp_path, monkeypatch
 ):

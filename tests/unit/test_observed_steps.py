@@ -509,6 +509,35 @@ def test_updates_of_an_optimizer_of_fastai_are_steps(tmp_path):
     assert (process.facts.optimizer, process.facts.parameters_0) == ("Optimizer", 10)
 
 
+def test_an_optimizer_inside_of_another_one_is_a_part_of_it(tmp_path):
+    """As torch's `ZeroRedundancyOptimizer`. One of its updates raises an error."""
+    import torch
+
+    from joulecast.measure.observer.inside.hooks import Watch
+
+    weights = [torch.nn.Parameter(torch.zeros(3))]
+    outer, inner = torch.optim.SGD(weights), torch.optim.Adam(weights)
+    kept, hooks = Marks(), []
+    kept.open(str(tmp_path))
+    module = SimpleNamespace(
+        register_optimizer_step_pre_hook=hooks.append,
+        register_optimizer_step_post_hook=hooks.append,
+    )
+    Watch(kept).by_module()["torch.optim.optimizer"](module)
+    before, after = hooks
+    for has_ended in (True, False, True):
+        before(outer)
+        before(inner)
+        after(inner)
+        if has_ended:
+            after(outer)
+    kept.close()
+    (process,) = read_processes(tmp_path)
+    assert process.updates == len(process.marks) == 2
+    assert (process.facts.optimizer, process.facts.parameters_0) == ("SGD", 3)
+    assert len(process.facts.__pydantic_extra__) == 1
+
+
 def rank(ends):
     host = SimpleNamespace(clock=lambda host_s: host_s - 10)
     return SimpleNamespace(steps=SimpleNamespace(ends=np.array(ends)), host=host)

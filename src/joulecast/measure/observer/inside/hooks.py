@@ -100,7 +100,9 @@ class Watch:
         self._network = Network(marks, capture) if capture else None
         self._clock = HostClock()
         self._begun = self._clock.now()
-        self._in_update = False
+        self._updating: Any = None
+        """The optimizer that is making an update. Another optimizer inside of it, such as that of a
+        ``ZeroRedundancyOptimizer``, is a part of it."""
         self._has_gradients = self._ends_are_known = False
         self._thread = threading.main_thread().ident
         self._backward_depth = 0
@@ -119,8 +121,7 @@ class Watch:
         network = self._network
         return {
             **({"torch.nn.modules.module": network.watch} if network else {}),
-            # A compiled function of the program may call hooks, which need no compiling.
-            "torch._dynamo.trace_rules": lambda module: module.add(__package__),
+            "torch._dynamo.trace_rules": self._hide_from_compiler,
             "torch.optim.optimizer": self._watch_optimizers,
             "torch.autograd": self._watch_backward,
             "torch.autograd.profiler": self._profiled.watch,
@@ -134,6 +135,12 @@ class Watch:
             "fastai.optimizer": self._watch_fastai,
             "mpi4py.MPI": self._note_mpi,
         }
+
+    def _hide_from_compiler(self, module: Any) -> None:
+        """A compiled function of the program may call hooks, which need no compiling. It compiles the
+        wrappers of :func:`wrap`, so that it finds the functions in them."""
+        for name in ("exchange", "hooks", "marks", "network"):
+            module.add(f"{__package__}.{name}")
 
     def _note_mpi(self, module: Any) -> None:
         if module.Is_initialized():
@@ -157,10 +164,12 @@ class Watch:
         module.register_optimizer_step_post_hook(self._after_update)
 
     def _before_update(self, optimizer: Any, *_: Any) -> None:
-        self._begun = self._clock.now()
-        self._in_update = True
+        if self._updating in (None, optimizer):
+            self._updating, self._begun = optimizer, self._clock.now()
 
     def _after_update(self, optimizer: Any, *_: Any) -> None:
+        if self._updating is not optimizer:
+            return
         is_new = id(optimizer) not in self._optimizers
         number = self._optimizers.setdefault(id(optimizer), len(self._optimizers))
         if is_new:
@@ -176,7 +185,7 @@ class Watch:
         """Watch updates that a function of torch makes, without an optimizer object."""
 
         def timed_update(own: Any, *args: Any, **kwargs: Any) -> Any:
-            if self._in_update:
+            if self._updating is not None:
                 return own(*args, **kwargs)
             self._begun = self._clock.now()
             result = own(*args, **kwargs)
@@ -235,11 +244,11 @@ class Watch:
             self._device, self._clock = device, clock_of(device)
         if self._updates == 0:
             compiler = sys.modules.get("torch._dynamo.utils")
-            self.marks.note(compiled=bool(compiler and compiler.counters["frames"]["ok"]))
+            self.marks.note(compiled=bool(compiler and compiler.counters["stats"]["unique_graphs"]))
             self._profiled.warm_up(self._device)
 
     def _updated(self, number: int) -> None:
-        self._in_update = self._has_gradients = False
+        self._updating, self._has_gradients = None, False
         self._thread = threading.get_ident()
         self._add(UPDATE, self._begun, number)
         self._clock.read()

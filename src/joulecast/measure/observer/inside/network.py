@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections import Counter, UserDict
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import wraps
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 from weakref import ref
 
 from .marks import Marks
-from .wrapping import named_as
 
 _MOST_CALLS = 64
 """Most calls that are remembered for each depth. The first step alone may have many calls."""
@@ -95,6 +95,7 @@ class Network:
         kind = module.Module
         own = kind.__call__
 
+        @wraps(own)
         def noted_call(called: Any, *args: Any, **kwargs: Any) -> Any:
             # torch.fx may have kept this function, and may call it later. A compiler would compile what is
             # done here, too, and would compile again once the network is captured.
@@ -115,7 +116,7 @@ class Network:
             finally:
                 self._depth -= 1
 
-        kind.__call__ = named_as(noted_call, own)
+        kind.__call__ = noted_call
         self._unwatch = lambda: setattr(kind, "__call__", own)
 
     def capture(self, tensors: list[Any], path: str) -> None:

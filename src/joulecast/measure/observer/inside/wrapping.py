@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from functools import wraps
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
-from typing import Any, TypeVar
+from typing import Any
 
 Hook = Callable[[Any], None]
-Wrapped = TypeVar("Wrapped")
 
 
 class _Loader(Loader):
@@ -76,20 +76,15 @@ def after_import(name: str, hook: Hook) -> None:
     _FINDER.hooks[name] = hook
 
 
-def named_as(wrapper: Wrapped, own: Any) -> Wrapped:
-    """Give a wrapper the name and the docstring of the function that it wraps. Returns the wrapper."""
-    for name in ("__name__", "__qualname__", "__doc__", "__module__"):
-        if hasattr(own, name):
-            setattr(wrapper, name, getattr(own, name))
-    return wrapper
-
-
 def wrap(owner: Any, name: str, around: Callable[..., Any]) -> None:
-    """Replace a function of a module or class. ``around`` is called in its place, with the function and its
-    arguments."""
-    own = getattr(owner, name)
+    """Replace a function of torch, or of a library that uses torch. ``around`` is called in its place, with
+    the function and its arguments. A compiler that traces the program gets the function itself."""
+    own, torch = getattr(owner, name), sys.modules["torch"]
 
+    @wraps(own)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_dynamo_compiling():
+            return own(*args, **kwargs)
         return around(own, *args, **kwargs)
 
-    setattr(owner, name, named_as(wrapped, own))
+    setattr(owner, name, wrapped)
