@@ -41,6 +41,7 @@ class _Row(BaseModel):
     platform: str
     nodes: Annotated[int, Field(ge=1)]
     nodes_are: str
+    hosts: int | None = None
     gpus: int | None = None
     batch_size: float | None
     work: float
@@ -116,13 +117,15 @@ def _asked_again(row: _Row) -> Scales:
     """The request that has the scale, the batch and the work of the row of a kept forecast."""
     unit = "nodes" if unit_of(row.nodes_are) == "node" else "gpus"
     asked: dict[str, Any] = {unit: [row.nodes], "amount": row.work}
+    if unit == "gpus" and row.hosts is not None:
+        asked["gpus_per_node"] = math.ceil(row.nodes / row.hosts)
     if row.batch_size is not None:
         asked["batch"] = round(row.batch_size)
     return _SameWork(**asked)
 
 
 _Setting = tuple[str, str, int, str]
-_SETTING = ("workload", "platform", "nodes", "gpus", "batch_size", "work")
+_SETTING = ("workload", "platform", "nodes", "hosts", "gpus", "batch_size", "work")
 """Keys that are equal in all forecasts of one setting. The last of these forecasts counts."""
 
 
@@ -166,9 +169,10 @@ def judge_ledger(ledger: Path, records: Sequence[Path]) -> dict[str, Any]:
 
     Returns:
         ``settings`` has a row for each forecast of a setting that ran later: ``at`` (when it was forecast),
-        ``workload``, ``platform``, ``nodes``, ``gpus``, ``batch_size`` and ``work``. For time, energy, cost
-        and CO2, it has the forecast value and the real one (``time_s``, ``time_was_s``, ...), the error
-        (``time_error_percent``), and whether the real value was inside the interval (``time_inside``).
+        ``workload``, ``platform``, ``nodes``, ``hosts``, ``gpus``, ``batch_size`` and ``work``. For time,
+        energy, cost and CO2, it has the forecast value and the real one (``time_s``, ``time_was_s``, ...),
+        the error (``time_error_percent``), and whether the real value was inside the interval
+        (``time_inside``).
         ``summary`` has a row for each quantity, and for each ``currency`` of the cost: ``settings``,
         ``mape_percent``, ``bias_percent``, ``covered_percent``, and ``missed`` (how much more was used than
         forecast, in total). Of several forecasts of a setting, the last counts. ``waiting`` has the forecasts
