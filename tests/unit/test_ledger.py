@@ -79,6 +79,18 @@ def test_what_had_run_is_no_forecast(runs, tmp_path):
     assert len(judged["settings"]) + len(judged["waiting"]) == len(unseen) < len(rows)
 
 
+def test_a_training_to_a_target_is_judged_whatever_work_it_took(runs, tmp_path):
+    ledger, asked = tmp_path / "ledger.jsonl", {"nodes": [8], "to_target": True}
+    joulecast.forecast(runs / "before", keep=ledger, **asked)
+    entry = json.loads(ledger.read_text())
+    for row in entry["forecasts"]:
+        row["work"] *= 1.2
+    ledger.write_text(json.dumps(entry) + "\n")
+    (judged,) = joulecast.evaluate(runs / "all", ledger=ledger)["settings"]
+    (took,) = joulecast.forecast(runs / "all", **asked)["forecasts"]
+    assert judged["time_was_s"] == took["time_s"] and took["basis"] == "measured"
+
+
 def test_ranks_on_other_hosts_are_another_setting(tmp_path):
     ledger = tmp_path / "ledger.jsonl"
     for ranks in (1, 2, 4):

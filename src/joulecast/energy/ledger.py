@@ -63,18 +63,20 @@ class _Entry(BaseModel):
     forecasts: list[_Row]
     widths: dict[str, Annotated[float, Field(gt=0, allow_inf_nan=False)]] = {}
     """Factors by which the intervals are wider than the model's."""
+    to_target: bool = False
 
 
 _ENTRY = TypeAdapter(_Entry)
 
 
-def keep_forecast(ledger: Path, forecasts: dict[str, Any]) -> None:
+def keep_forecast(ledger: Path, forecasts: dict[str, Any], to_target: bool) -> None:
     """Add a forecast to a ledger. If the file does not exist, it is made.
 
     Args:
         forecasts: what :func:`joulecast.energy.forecast.forecast` returned.
+        to_target: whether the work was given as the quality to reach.
     """
-    entry = {"at": datetime.now(UTC).isoformat(timespec="seconds")}
+    entry = {"at": datetime.now(UTC).isoformat(timespec="seconds"), "to_target": to_target}
     kept = {name: forecasts[name] for name in ("prices", "forecasts", "widths")}
     line = json.dumps(entry | kept, allow_nan=False)
     try:
@@ -113,15 +115,18 @@ class _SameWork(Scales):
         return self.amount
 
 
-def _asked_again(row: _Row) -> Scales:
-    """The request that has the scale, the batch and the work of the row of a kept forecast."""
+def _asked_again(row: _Row, to_target: bool) -> Scales:
+    """The request that has the scale, the batch and the work of the row of a kept forecast. A training to a
+    target may need another amount of work than was forecast."""
     unit = "nodes" if unit_of(row.nodes_are) == "node" else "gpus"
-    asked: dict[str, Any] = {unit: [row.nodes], "amount": row.work}
+    asked: dict[str, Any] = {unit: [row.nodes]}
     if unit == "gpus" and row.hosts is not None:
         asked["gpus_per_node"] = math.ceil(row.nodes / row.hosts)
     if row.batch_size is not None:
         asked["batch"] = round(row.batch_size)
-    return _SameWork(**asked)
+    if to_target:
+        return Scales(**asked, to_target=True)
+    return _SameWork(**asked, amount=row.work)
 
 
 _Setting = tuple[str, str, int, str]
@@ -191,7 +196,7 @@ def judge_ledger(ledger: Path, records: Sequence[Path]) -> dict[str, Any]:
             if row.basis == "measured":
                 had_run += 1
                 continue
-            question = _asked_again(row)
+            question = _asked_again(row, entry.to_target)
             key = f"{question.asked()} {prices.as_json()}"
             if key not in known:
                 known[key] = _measured(runs, question, prices)
