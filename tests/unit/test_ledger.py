@@ -79,6 +79,12 @@ def test_what_had_run_is_no_forecast(runs, tmp_path):
     assert len(judged["settings"]) + len(judged["waiting"]) == len(unseen) < len(rows)
 
 
+def test_folders_in_another_order_are_the_same_records(runs):
+    folders = sorted((runs / "all").iterdir())
+    one, other = (joulecast.forecast(each, [4]) for each in (folders, folders[::-1]))
+    assert one["forecasts"] == other["forecasts"]
+
+
 def test_a_training_to_a_target_is_judged_whatever_work_it_took(runs, tmp_path):
     ledger, asked = tmp_path / "ledger.jsonl", {"nodes": [8], "to_target": True}
     joulecast.forecast(runs / "before", keep=ledger, **asked)
@@ -100,8 +106,8 @@ def test_ranks_on_other_hosts_are_another_setting(tmp_path):
     for per_host in (4, 2, 1):
         joulecast.forecast(tmp_path / "before", gpus=[4], gpus_per_node=per_host, keep=ledger)
     judged = joulecast.evaluate(tmp_path / "all", ledger=ledger)
-    assert [row["hosts"] for row in judged["settings"]] == [1]
-    assert [row["hosts"] for row in judged["waiting"]] == [2, 4]
+    # It ran on four ranks of one host.
+    assert (len(judged["settings"]), len(judged["waiting"])) == (1, 2)
 
 
 def test_the_commands_keep_and_judge(runs, tmp_path):

@@ -41,7 +41,6 @@ class _Row(BaseModel):
     platform: str
     nodes: Annotated[int, Field(ge=1)]
     nodes_are: str
-    hosts: int | None = None
     gpus: int | None = None
     batch_size: float | None
     work: float
@@ -64,19 +63,21 @@ class _Entry(BaseModel):
     widths: dict[str, Annotated[float, Field(gt=0, allow_inf_nan=False)]] = {}
     """Factors by which the intervals are wider than the model's."""
     to_target: bool = False
+    gpus_per_node: Annotated[int, Field(ge=1)] | None = None
 
 
 _ENTRY = TypeAdapter(_Entry)
 
 
-def keep_forecast(ledger: Path, forecasts: dict[str, Any], to_target: bool) -> None:
+def keep_forecast(ledger: Path, forecasts: dict[str, Any], asked: Scales) -> None:
     """Add a forecast to a ledger. If the file does not exist, it is made.
 
     Args:
         forecasts: what :func:`joulecast.energy.forecast.forecast` returned.
-        to_target: whether the work was given as the quality to reach.
+        asked: the question.
     """
-    entry = {"at": datetime.now(UTC).isoformat(timespec="seconds"), "to_target": to_target}
+    entry = {"at": datetime.now(UTC).isoformat(timespec="seconds")}
+    entry |= asked.model_dump(include={"to_target", "gpus_per_node"})
     kept = {name: forecasts[name] for name in ("prices", "forecasts", "widths")}
     line = json.dumps(entry | kept, allow_nan=False)
     try:
@@ -115,22 +116,21 @@ class _SameWork(Scales):
         return self.amount
 
 
-def _asked_again(row: _Row, to_target: bool) -> Scales:
+def _asked_again(row: _Row, entry: _Entry) -> Scales:
     """The request that has the scale, the batch and the work of the row of a kept forecast. A training to a
     target may need another amount of work than was forecast."""
-    unit = "nodes" if unit_of(row.nodes_are) == "node" else "gpus"
-    asked: dict[str, Any] = {unit: [row.nodes]}
-    if unit == "gpus" and row.hosts is not None:
-        asked["gpus_per_node"] = math.ceil(row.nodes / row.hosts)
+    asked: dict[str, Any] = {"nodes": [row.nodes]}
+    if unit_of(row.nodes_are) != "node":
+        asked = {"gpus": [row.nodes], "gpus_per_node": entry.gpus_per_node}
     if row.batch_size is not None:
         asked["batch"] = round(row.batch_size)
-    if to_target:
+    if entry.to_target:
         return Scales(**asked, to_target=True)
     return _SameWork(**asked, amount=row.work)
 
 
 _Setting = tuple[str, str, int, str]
-_SETTING = ("workload", "platform", "nodes", "hosts", "gpus", "batch_size", "work")
+_SETTING = ("workload", "platform", "nodes", "gpus", "batch_size", "work")
 """Keys that are equal in all forecasts of one setting. The last of these forecasts counts."""
 
 
@@ -174,10 +174,9 @@ def judge_ledger(ledger: Path, records: Sequence[Path]) -> dict[str, Any]:
 
     Returns:
         ``settings`` has a row for each forecast of a setting that ran later: ``at`` (when it was forecast),
-        ``workload``, ``platform``, ``nodes``, ``hosts``, ``gpus``, ``batch_size`` and ``work``. For time,
-        energy, cost and CO2, it has the forecast value and the real one (``time_s``, ``time_was_s``, ...),
-        the error (``time_error_percent``), and whether the real value was inside the interval
-        (``time_inside``).
+        ``workload``, ``platform``, ``nodes``, ``gpus``, ``batch_size`` and ``work``. For time, energy, cost
+        and CO2, it has the forecast value and the real one (``time_s``, ``time_was_s``, ...), the error
+        (``time_error_percent``), and whether the real value was inside the interval (``time_inside``).
         ``summary`` has a row for each quantity, and for each ``currency`` of the cost: ``settings``,
         ``mape_percent``, ``bias_percent``, ``covered_percent``, and ``missed`` (how much more was used than
         forecast, in total). Of several forecasts of a setting, the last counts. ``waiting`` has the forecasts
@@ -196,7 +195,7 @@ def judge_ledger(ledger: Path, records: Sequence[Path]) -> dict[str, Any]:
             if row.basis == "measured":
                 had_run += 1
                 continue
-            question = _asked_again(row, entry.to_target)
+            question = _asked_again(row, entry)
             key = f"{question.asked()} {prices.as_json()}"
             if key not in known:
                 known[key] = _measured(runs, question, prices)
