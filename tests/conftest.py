@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -22,7 +23,7 @@ from hypothesis import HealthCheck, settings
 from joulecast.runs.frames import ACTIVITY_COLUMNS, PHASE_COLUMNS, POWER_COLUMNS, STAGE_COLUMNS
 from joulecast.runs.platforms import Platform
 from joulecast.runs.record import Checks, MeterInfo, Outcome, RunInfo, RunRecord
-from joulecast.runs.spec import Imported, RunSpec, Training, Workload
+from joulecast.runs.spec import Imported, Observed, RunSpec, Training, Workload
 
 # The parser of all commands is built once, not for each command that is tried.
 typer.testing._get_command = cache(typer.main.get_command)
@@ -97,6 +98,17 @@ def make_record(spec: RunSpec, step_s: dict[str, float] | None = None) -> RunRec
         pd.DataFrame(activity, columns=list(ACTIVITY_COLUMNS)).astype({"gpu_utilisation": float}),
         pd.DataFrame(phases, columns=list(PHASE_COLUMNS)),
     )
+
+
+def make_observed(ranks: int) -> RunRecord:
+    """A record of a training that was observed on ranks of one host, with four samples a rank."""
+    observed = Observed(name="mylm", command=("train",), samples_per_step=4 * ranks)
+    given = {"observed": observed, "ranks_per_node": ranks, "workload": None}
+    record = make_record(make_spec(f"mylm-n1-r{ranks}").model_copy(update=given))
+    outcome = record.info.outcome
+    outcome = outcome.model_copy(update={"samples": 4 * ranks * outcome.steps})
+    facts = {"node_of_rank": ranks * record.info.nodes, "outcome": outcome}
+    return replace(record, info=record.info.model_copy(update=facts))
 
 
 @pytest.fixture

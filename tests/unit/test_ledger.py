@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from conftest import make_observed
 from typer.testing import CliRunner
 
 import joulecast
@@ -14,6 +15,7 @@ from joulecast.app.cli.main import app
 from joulecast.errors import JoulecastError
 from joulecast.logs.mlperf import import_mlperf
 from joulecast.runs.files.shipped import recorded_folder
+from joulecast.runs.record import write_record
 
 
 @pytest.fixture(scope="module")
@@ -75,6 +77,37 @@ def test_what_had_run_is_no_forecast(runs, tmp_path):
     judged = joulecast.evaluate(runs / "all", ledger=ledger)
     unseen = [row for row in rows if row["basis"] != "measured"]
     assert len(judged["settings"]) + len(judged["waiting"]) == len(unseen) < len(rows)
+
+
+def test_folders_in_another_order_are_the_same_records(runs):
+    folders = sorted((runs / "all").iterdir())
+    one, other = (joulecast.forecast(each, [4]) for each in (folders, folders[::-1]))
+    assert one["forecasts"] == other["forecasts"]
+
+
+def test_a_training_to_a_target_is_judged_whatever_work_it_took(runs, tmp_path):
+    ledger, asked = tmp_path / "ledger.jsonl", {"nodes": [8], "to_target": True}
+    joulecast.forecast(runs / "before", keep=ledger, **asked)
+    entry = json.loads(ledger.read_text())
+    for row in entry["forecasts"]:
+        row["work"] *= 1.2
+    ledger.write_text(json.dumps(entry) + "\n")
+    (judged,) = joulecast.evaluate(runs / "all", ledger=ledger)["settings"]
+    (took,) = joulecast.forecast(runs / "all", **asked)["forecasts"]
+    assert judged["time_was_s"] == took["time_s"] and took["basis"] == "measured"
+
+
+def test_ranks_on_other_hosts_are_another_setting(tmp_path):
+    ledger = tmp_path / "ledger.jsonl"
+    for ranks in (1, 2, 4):
+        record = make_observed(ranks)
+        for folder in ("all", "before")[: 2 if ranks < 4 else 1]:
+            write_record(tmp_path / folder / record.info.spec.run, record)
+    for per_host in (4, 2, 1):
+        joulecast.forecast(tmp_path / "before", gpus=[4], gpus_per_node=per_host, keep=ledger)
+    judged = joulecast.evaluate(tmp_path / "all", ledger=ledger)
+    # It ran on four ranks of one host.
+    assert (len(judged["settings"]), len(judged["waiting"])) == (1, 2)
 
 
 def test_the_commands_keep_and_judge(runs, tmp_path):

@@ -2,12 +2,11 @@
 
 import json
 import re
-from dataclasses import replace
 
 import pandas as pd
 import pytest
 import yaml
-from conftest import ROOT, make_record, make_spec
+from conftest import ROOT, make_observed
 from hypothesis import given
 from hypothesis import strategies as st
 from pages_fixtures import write_answered, write_campaign
@@ -24,7 +23,6 @@ from joulecast.report.pages.overview import page_context, rendered
 from joulecast.report.results_folder import read_results
 from joulecast.runs.record import write_record
 from joulecast.runs.scale import hosts_and_gpus
-from joulecast.runs.spec import Observed
 
 RECORDED = str(ROOT / "recorded/two-core-vm")
 PAID = Prices(
@@ -178,17 +176,8 @@ def test_the_page_has_money_next_to_joules_and_says_where_prices_are_from(result
 
 def test_an_observed_training_is_counted_in_what_it_is(tmp_path):
     for ranks in (1, 2):
-        run = f"mylm-n1-r{ranks}"
-        observed = Observed(name="mylm", command=("train",), samples_per_step=4 * ranks)
-        spec = make_spec(run).model_copy(
-            update={"observed": observed, "ranks_per_node": ranks, "workload": None}
-        )
-        record = make_record(spec)
-        outcome = record.info.outcome
-        outcome = outcome.model_copy(update={"samples": 4 * ranks * outcome.steps})
-        facts = {"node_of_rank": ranks * record.info.nodes, "outcome": outcome}
-        info = record.info.model_copy(update=facts)
-        write_record(tmp_path / "records" / run, replace(record, info=info))
+        record = make_observed(ranks)
+        write_record(tmp_path / "records" / record.info.spec.run, record)
     folder = str(tmp_path / "records")
     code, text = command("advise", "--network", "mylm", "--records", folder, "--gpus", "1,2,4")
     assert code == 0 and "ranks  batch" in text and "choose 2 ranks" in text and "one rank" in text

@@ -166,7 +166,7 @@ def test_the_page_shows_what_the_command_prints(tmp_path, monkeypatch):
     assert joulecast.choose_start(**told["request"]) == told
 
 
-@pytest.mark.parametrize("first", ["0", "-0.2"])
+@pytest.mark.parametrize("first", ["0", "-0.2", "0.5"])
 def test_a_start_that_costs_nothing_has_no_share_to_save(tmp_path, first):
     file = written(tmp_path, [first, -1, 3, 3])
     said = CliRunner().invoke(

@@ -62,18 +62,22 @@ class _Entry(BaseModel):
     forecasts: list[_Row]
     widths: dict[str, Annotated[float, Field(gt=0, allow_inf_nan=False)]] = {}
     """Factors by which the intervals are wider than the model's."""
+    to_target: bool = False
+    gpus_per_node: Annotated[int, Field(ge=1)] | None = None
 
 
 _ENTRY = TypeAdapter(_Entry)
 
 
-def keep_forecast(ledger: Path, forecasts: dict[str, Any]) -> None:
+def keep_forecast(ledger: Path, forecasts: dict[str, Any], asked: Scales) -> None:
     """Add a forecast to a ledger. If the file does not exist, it is made.
 
     Args:
         forecasts: what :func:`joulecast.energy.forecast.forecast` returned.
+        asked: the question.
     """
     entry = {"at": datetime.now(UTC).isoformat(timespec="seconds")}
+    entry |= asked.model_dump(include={"to_target", "gpus_per_node"})
     kept = {name: forecasts[name] for name in ("prices", "forecasts", "widths")}
     line = json.dumps(entry | kept, allow_nan=False)
     try:
@@ -112,13 +116,17 @@ class _SameWork(Scales):
         return self.amount
 
 
-def _asked_again(row: _Row) -> Scales:
-    """The request that has the scale, the batch and the work of the row of a kept forecast."""
-    unit = "nodes" if unit_of(row.nodes_are) == "node" else "gpus"
-    asked: dict[str, Any] = {unit: [row.nodes], "amount": row.work}
+def _asked_again(row: _Row, entry: _Entry) -> Scales:
+    """The request that has the scale, the batch and the work of the row of a kept forecast. A training to a
+    target may need another amount of work than was forecast."""
+    asked: dict[str, Any] = {"nodes": [row.nodes]}
+    if unit_of(row.nodes_are) != "node":
+        asked = {"gpus": [row.nodes], "gpus_per_node": entry.gpus_per_node}
     if row.batch_size is not None:
         asked["batch"] = round(row.batch_size)
-    return _SameWork(**asked)
+    if entry.to_target:
+        return Scales(**asked, to_target=True)
+    return _SameWork(**asked, amount=row.work)
 
 
 _Setting = tuple[str, str, int, str]
@@ -187,7 +195,7 @@ def judge_ledger(ledger: Path, records: Sequence[Path]) -> dict[str, Any]:
             if row.basis == "measured":
                 had_run += 1
                 continue
-            question = _asked_again(row)
+            question = _asked_again(row, entry)
             key = f"{question.asked()} {prices.as_json()}"
             if key not in known:
                 known[key] = _measured(runs, question, prices)

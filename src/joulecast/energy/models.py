@@ -82,7 +82,11 @@ def fit_groups(
     is_imported = observations["kind"] == "imported"
     of = observations["platform"].mask(is_imported, "")
     for (imported, name), of_campaign in observations.groupby([is_imported, of], sort=False):
-        training = of_campaign[trained[of_campaign.index]].reset_index(drop=True)
+        training = of_campaign[trained[of_campaign.index]]
+        if imported:
+            # Rounding, and with it the random draws, follows the order in which the folders were given.
+            training = training.sort_values("run", kind="stable")
+        training = training.reset_index(drop=True)
         if len(training):
             others = of_campaign[~trained[of_campaign.index]]
             points = allreduce[allreduce["platform"] == name] if len(allreduce) else allreduce

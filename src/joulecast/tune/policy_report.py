@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from joulecast.quantities import counted
 from joulecast.tune.comparison import (
     QUANTITIES,
     STEADY,
@@ -72,8 +73,8 @@ def replay_report(traces: Path, request: TuneRequest) -> dict[str, Any]:
         for quantity, column in QUANTITIES.items()
     }
     steady = min(STEADY, recurrences)
-    counted = np.arange(1, recurrences + 1)
-    cumulative = {what: np.cumsum(ratios, axis=1) / counted for what, ratios in relative.items()}
+    numbers = np.arange(1, recurrences + 1)
+    cumulative = {what: np.cumsum(ratios, axis=1) / numbers for what, ratios in relative.items()}
     pays_back_at = break_even(cumulative["cost"])
     oracle = _configuration(trace, *best_configuration(trace, eta), eta)
     oracle_ratio = oracle["cost_j"] / default.cost
@@ -106,7 +107,7 @@ def replay_report(traces: Path, request: TuneRequest) -> dict[str, Any]:
         "break_even_recurrence": pays_back_at,
         "break_even": f"pays back at recurrence {pays_back_at}"
         if pays_back_at is not None
-        else f"does not pay back within {recurrences} recurrences",
+        else f"does not pay back within {counted(recurrences, 'recurrence')}",
         "regret": {
             "of_recurrences": recurrences,
             "in_oracle_recurrences": asdict(
@@ -118,7 +119,7 @@ def replay_report(traces: Path, request: TuneRequest) -> dict[str, Any]:
         "cumulative_ratio": [
             {"recurrence": int(n)}
             | {what: float(r[:, n - 1].mean()) for what, r in cumulative.items()}
-            for n in counted
+            for n in numbers
         ],
     }
 
@@ -138,7 +139,8 @@ def report_text(report: dict[str, Any]) -> str:
     default, oracle, regret = report["default"], report["oracle"], report["regret"]
     lines = [
         f"{report['policy']} on {setting['workload']}, {setting['gpu']}, target {setting['target']:g}: "
-        f"{setting['recurrences']} recurrences, {setting['seeds']} seeds, eta {setting['eta']:g}",
+        f"{counted(setting['recurrences'], 'recurrence')}, {counted(setting['seeds'], 'seed')}, "
+        f"eta {setting['eta']:g}",
         f"default: batch size {default['batch_size']} at {default['power_limit_w']} W: "
         f"{default['energy_j'] / 1e3:.4g} kJ (recorded), {default['time_s']:.4g} s",
         "",

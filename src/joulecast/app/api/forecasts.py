@@ -120,7 +120,7 @@ def forecast(request: ForecastRequest) -> Forecast:
             widths = {} if request.keep is None else widths_by_ledger(request.keep, records)
             found = forecast_records(records, request, paid, widths)
     if request.keep is not None:
-        keep_forecast(request.keep, found)
+        keep_forecast(request.keep, found, request)
     return Forecast(found)
 
 

@@ -4,7 +4,7 @@ import typer
 
 from joulecast.app.cli.options import AsJson, asks, echo_json, report_waiting
 from joulecast.energy.request import StartRequest
-from joulecast.quantities import masses
+from joulecast.quantities import masses, money
 from joulecast.report.advice.request import AdviceRequest, PlanRequest
 from joulecast.tune.request import TuneRequest
 
@@ -58,13 +58,13 @@ def when(request: StartRequest, as_json: AsJson = False) -> None:
         costs = (
             ""
             if way["cost"] is None
-            else f", {way['cost']:,.2f} in money ({way['cost'] / way['energy_kwh']:.4g} a kWh)"
+            else f",{money('', way['cost'])[0]} in money ({way['cost'] / way['energy_kwh']:.4g} a kWh)"
         )
         (mass,) = masses(way["co2_kg"])
         emits = "" if way["co2_kg"] is None else f", {mass} CO2e"
         now = chosen["now"][key]
-        # If the cost is zero or negative, there is no share of it.
-        share = 100 * (1 - way[key] / now) if now > 0 else 0.0
+        # If a cost is zero or negative, it is no share of the other.
+        share = 100 * (1 - way[key] / now) if now > 0 <= way[key] else 0.0
         less = "" if share <= 0 else f": {share:.0f} % less {what}"
         typer.echo(f"{ways[name]}: {way['start']} to {way['end']}{costs}{emits}{less}")
         if name == "paused":
