@@ -244,7 +244,7 @@ class Watch:
             self._device, self._clock = device, clock_of(device)
         if self._updates == 0:
             compiler = sys.modules.get("torch._dynamo.utils")
-            self.marks.note(compiled=bool(compiler and compiler.counters["stats"]["unique_graphs"]))
+            self.marks.note(compiled=bool(compiler and compiler.counters))
             self._profiled.warm_up(self._device)
 
     def _updated(self, number: int) -> None:
