@@ -1,6 +1,7 @@
 """Stages of steps from marks, the place of a process in its launch, clocks of hosts, prices of forecasts."""
 
 import time
+from importlib import import_module
 from itertools import pairwise
 from types import SimpleNamespace
 
@@ -203,6 +204,8 @@ def test_on_a_gpu_ddp_gives_lengths_alone_and_every_step_gets_their_mean():
 
 
 def test_collectives_of_a_gpu_are_launches_and_no_exchange(tmp_path):
+    # A program has imported torch before its collectives.
+    import_module("torch")
     notes = Marks()
     notes.open(str(tmp_path))
     on_host = [False]
@@ -509,14 +512,11 @@ def test_updates_of_an_optimizer_of_fastai_are_steps(tmp_path):
     assert (process.facts.optimizer, process.facts.parameters_0) == ("Optimizer", 10)
 
 
-def test_an_optimizer_inside_of_another_one_is_a_part_of_it(tmp_path):
-    """As torch's `ZeroRedundancyOptimizer`. One of its updates raises an error."""
-    import torch
-
+@pytest.fixture
+def updates(tmp_path):
+    """The hooks before and after an update of an optimizer of torch, and a function that ends the process."""
     from joulecast.measure.observer.inside.hooks import Watch
 
-    weights = [torch.nn.Parameter(torch.zeros(3))]
-    outer, inner = torch.optim.SGD(weights), torch.optim.Adam(weights)
     kept, hooks = Marks(), []
     kept.open(str(tmp_path))
     module = SimpleNamespace(
@@ -524,18 +524,51 @@ def test_an_optimizer_inside_of_another_one_is_a_part_of_it(tmp_path):
         register_optimizer_step_post_hook=hooks.append,
     )
     Watch(kept).by_module()["torch.optim.optimizer"](module)
-    before, after = hooks
+
+    def ended():
+        kept.close()
+        (process,) = read_processes(tmp_path)
+        return process
+
+    return *hooks, ended
+
+
+def optimizer_of(numbers, kind="SGD"):
+    import torch
+
+    return getattr(torch.optim, kind)([torch.nn.Parameter(torch.zeros(numbers))])
+
+
+def test_an_optimizer_inside_of_another_one_is_a_part_of_it(updates):
+    """As torch's `ZeroRedundancyOptimizer`. One of its updates raises an error."""
+    before, after, ended = updates
+    outer, inner = optimizer_of(3), optimizer_of(3, "Adam")
     for has_ended in (True, False, True):
         before(outer)
         before(inner)
         after(inner)
         if has_ended:
             after(outer)
-    kept.close()
-    (process,) = read_processes(tmp_path)
+    process = ended()
     assert process.updates == len(process.marks) == 2
-    assert (process.facts.optimizer, process.facts.parameters_0) == ("SGD", 3)
-    assert len(process.facts.__pydantic_extra__) == 1
+    assert process.facts.optimizer == "SGD"
+    assert process.facts.__pydantic_extra__ == {"parameters_0": 3}
+
+
+def test_a_new_optimizer_takes_the_place_of_one_that_no_longer_exists(updates):
+    """As in federated learning, where each client makes one in each round. Another one stays for all."""
+    before, after, ended = updates
+    for numbers in (3, 5, 4):
+        optimizer = optimizer_of(numbers)
+        for _ in range(2):
+            before(optimizer)
+            after(optimizer)
+    stays = optimizer_of(7)
+    before(stays)
+    after(stays)
+    process = ended()
+    assert process.updates == 6
+    assert process.facts.__pydantic_extra__ == {"parameters_0": 5, "parameters_1": 7}
 
 
 def rank(ends):

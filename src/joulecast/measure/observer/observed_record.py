@@ -73,7 +73,8 @@ def _ranks(processes: Sequence[tuple[Process, SampledHost]], remarks: list[str])
     if others > 0:
         remarks.append(
             f"{counted(others, 'other process', 'other processes')} of the command trained too, with no more "
-            "updates; their steps are not counted"
+            "updates; their steps are not counted, but the energy contains theirs if they ran at the same "
+            "time"
         )
     ranks = []
     for _, (process, host) in sorted(chosen.items()):

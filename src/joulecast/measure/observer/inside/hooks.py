@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -106,7 +106,11 @@ class Watch:
         self._has_gradients = self._ends_are_known = False
         self._thread = threading.main_thread().ident
         self._backward_depth = 0
-        self._optimizers: dict[int, int] = {}
+        self._optimizers: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
+        """Number of each optimizer of torch that has made an update and still exists."""
+        self._newest = 0
+        self._largest: Counter[int] = Counter()
+        """Number of parameters by the number of the optimizer: the largest, if several had this number."""
         self._updates = 0
         self._device = "cpu"
         self._replicas = Replicas(marks)
@@ -149,7 +153,8 @@ class Watch:
     def begin(self) -> None:
         """Begin with a new training: forget what was noted about an earlier one."""
         self._optimizers.clear()
-        self._updates = self._steps = 0
+        self._largest.clear()
+        self._newest = self._updates = self._steps = 0
         self._has_gradients = self._ends_are_known = False
         self._replicas.begin()
 
@@ -170,16 +175,23 @@ class Watch:
     def _after_update(self, optimizer: Any, *_: Any) -> None:
         if self._updating is not optimizer:
             return
-        is_new = id(optimizer) not in self._optimizers
-        number = self._optimizers.setdefault(id(optimizer), len(self._optimizers))
-        if is_new:
-            tensors = _trained_by(optimizer)
-            name = type(optimizer).__name__
-            self._note(_facts_of(name, tensors, number) if tensors else {})
+        if optimizer not in self._optimizers:
+            self._add_optimizer(optimizer)
         if self._network is not None:
             # The capture takes seconds. They belong to the first step, which is a warm-up.
             self._network.capture(_trained_by(optimizer), self.marks.path("graph"))
-        self._updated(number)
+        self._updated(self._optimizers[optimizer])
+
+    def _add_optimizer(self, optimizer: Any) -> None:
+        """Number a new optimizer. It takes the place of the newest one if that no longer exists: a program
+        may make an optimizer for each fold, or for each batch."""
+        if self._newest in self._optimizers.values():
+            self._newest += 1
+        number = self._optimizers[optimizer] = self._newest
+        tensors = _trained_by(optimizer)
+        facts = _facts_of(type(optimizer).__name__, tensors, number) if tensors else {}
+        self._largest |= Counter({number: facts.get(f"parameters_{number}", 0)})
+        self._note(facts | {f"parameters_{number}": self._largest[number]})
 
     def _watch_functional(self, name: str) -> Hook:
         """Watch updates that a function of torch makes, without an optimizer object."""
@@ -244,7 +256,7 @@ class Watch:
             self._device, self._clock = device, clock_of(device)
         if self._updates == 0:
             compiler = sys.modules.get("torch._dynamo.utils")
-            self.marks.note(compiled=bool(compiler and compiler.counters["stats"]["unique_graphs"]))
+            self.marks.note(compiled=bool(compiler and compiler.counters))
             self._profiled.warm_up(self._device)
 
     def _updated(self, number: int) -> None:
