@@ -3,6 +3,7 @@
 import itertools
 import json
 import re
+import shlex
 
 import numpy as np
 import pytest
@@ -164,6 +165,8 @@ def test_the_page_shows_what_the_command_prints(tmp_path, monkeypatch):
     assert said[1].exit_code == 0 and "no pause is worth" in said[1].output
     told = json.loads(CliRunner().invoke(app, [*commands[0].split(), "--json"]).output)
     assert joulecast.choose_start(**told["request"]) == told
+    again = shlex.split(joulecast.StartRequest(**told["request"]).in_shell())
+    assert json.loads(CliRunner().invoke(app, [*again[1:], "--json"]).output) == told
 
 
 @pytest.mark.parametrize("first", ["0", "-0.2", "0.5"])

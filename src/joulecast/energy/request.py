@@ -145,13 +145,17 @@ class Scales(Work, Scale):
 
 
 def _time_s(text: str) -> float:
-    """Seconds since 1970 of a time as people type it: ``2026-11-27T08:00``; in UTC where it has no zone."""
+    """Seconds since 1970 of a time as people type it: ``2026-11-27T08:00``; in UTC where it has no zone. The
+    command of a request has the seconds themselves."""
     try:
         read = datetime.fromisoformat(text)
     except ValueError:
-        raise JoulecastError(
-            f"{text}: no time; give it as 2026-11-27T08:00, in UTC, or with a zone"
-        ) from None
+        try:
+            return float(text)
+        except ValueError:
+            raise JoulecastError(
+                f"{text}: no time; give it as 2026-11-27T08:00, in UTC, or with a zone"
+            ) from None
     return (read if read.tzinfo else read.replace(tzinfo=UTC)).timestamp()
 
 
