@@ -4,11 +4,13 @@ import html
 import inspect
 import itertools
 import json
+import math
 import re
 import shlex
 import shutil
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from conftest import ROOT, make_imported, make_record, make_spec
 from pages_fixtures import write_answered
@@ -20,6 +22,7 @@ from joulecast.app.cli.planning import tune as command
 from joulecast.energy.campaign_fit import fit_campaign
 from joulecast.energy.forecast import work_of
 from joulecast.energy.prices import from_wall
+from joulecast.energy.whole_job import NODE_HOURS_A_FAILURE, job_terms
 from joulecast.errors import JoulecastError
 from joulecast.logs.mlperf import import_mlperf
 from joulecast.quantities import consumptions, times
@@ -161,6 +164,27 @@ def test_the_whole_job_is_the_training_and_terms_with_their_sources(metered_runs
     assert 0 < lost[0] < lost[1]
     plain = joulecast.forecast(metered_runs, samples=1e8, nodes=[64])["forecasts"][0]
     assert plain["energy_j"] == row["energy_j"] and "whole_job" not in plain
+
+
+def test_restarts_take_as_long_as_random_failures_show():
+    """Jobs without checkpoints, and with them. Failures come at random, also after a restart."""
+    random, nodes, start_s = np.random.default_rng(0), 512, 600.0
+    mean_s = 3600 * NODE_HOURS_A_FAILURE / nodes
+    for checkpoint_s in (None, 60.0):
+        row = {"hosts": nodes, "time_s": 1.5 * mean_s, "energy_j": 1e9}
+        terms = {term.name: term for term in job_terms(row, start_s, None, checkpoint_s)}
+        part_s = row["time_s"]
+        if checkpoint_s is not None:
+            part_s = row["time_s"] / math.floor(
+                row["time_s"] / math.sqrt(2 * checkpoint_s * mean_s)
+            )
+        lost_s = []
+        for _ in range(2000):
+            lost_s.append(0.0)
+            for _ in range(round(row["time_s"] / part_s)):
+                while (fails_s := random.exponential(mean_s)) < part_s:
+                    lost_s[-1] += fails_s + start_s
+        assert terms["restarts"].time_s == pytest.approx(np.mean(lost_s), rel=0.1)
 
 
 def test_a_term_that_is_nearly_nothing_has_a_unit_of_its_own():

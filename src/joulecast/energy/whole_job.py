@@ -18,6 +18,9 @@ nodes. Fewer nodes need fewer layers of switches, so their ratio is not larger."
 NODE_HOURS_A_FAILURE = 6300.0
 """Node-hours between two interruptions of a job: 419 in 54 days on 2,048 nodes of 8 H100 (The Llama 3 Herd of
 Models, 2024)."""
+_MOST_FAILURES = 10.0
+"""Most failures that are expected in a part of a training between two checkpoints. Such a part takes 2,200
+times as long as without failures. A larger number would have no meaning."""
 
 
 class Term(NamedTuple):
@@ -34,8 +37,10 @@ def job_terms(
 ) -> list[Term]:
     """What a job takes in addition to its training.
 
-    A failure loses a start-up, and half of the time between two checkpoints (without checkpoints, half of the
-    run). The time between checkpoints is chosen so that the least time is lost (Young 1974).
+    After a failure, the job starts up, and trains again from its last checkpoint (without checkpoints, from
+    the beginning). It may fail again on this way. Failures come at random times, so the expected time of a
+    part of length s is (M + start-up) (exp(s/M) - 1), with the mean time M between failures. The time between
+    checkpoints is chosen so that the least time is lost (Young 1974).
 
     Args:
         row: a forecast with ``hosts``, ``time_s`` and ``energy_j``.
@@ -60,10 +65,14 @@ def job_terms(
         said = f"{count:,} in this time, {duration_in_words(checkpoint_s)} each, as requested: one every "
         said += duration_in_words(between_s)
         terms.append(Term("checkpoints", writing_s, writing_s * train_w, said))
-    lost_s = time_s / mean_s * (min(between_s, time_s) / 2 + (start_s or 0.0))
+    failures = min(between_s, time_s) / mean_s
+    counted = min(failures, _MOST_FAILURES)
+    takes = (1 + (start_s or 0.0) / mean_s) * math.expm1(counted) / counted
+    lost_s = time_s * (takes - 1)
     said = (
-        f"expected; an interruption each {duration_in_words(mean_s)}, as in the training of Llama 3"
+        "expected" if failures <= _MOST_FAILURES else "or more: without checkpoints it hardly ends"
     )
+    said += f"; an interruption each {duration_in_words(mean_s)}, as in the training of Llama 3"
     terms.append(Term("restarts", lost_s, lost_s * train_w, said))
     if nodes > 1:
         switched_j = SWITCHES * (energy_j + sum(term.energy_j for term in terms))
