@@ -77,13 +77,13 @@ _ONLY = {
 }
 """Keys of ``config.json`` that may have only this value. So all blocks are of one kind. OPT has all its
 biases and weights of norms. A decoder that attends to an encoder (GPT-2, BERT) is refused."""
-
 _HEADS = {
     **dict.fromkeys(("BertModel", "BertForSequenceClassification"), "pooler"),
     **dict.fromkeys(("BertForMultipleChoice", "BertForNextSentencePrediction"), "pooler"),
     **{"BertForPreTraining": "pretraining", "GPT2DoubleHeadsModel": "lm"},
 }
 """Heads of the architectures without ``LM`` in their names. Others have a small head, which is left out."""
+_WAY_OUT = "capture the module itself with `joulecast capture MODULE:FUNCTION`"
 
 
 def read_hugging_face(path: Path) -> tuple[str, dict[str, Any]]:
@@ -100,17 +100,21 @@ def read_hugging_face(path: Path) -> tuple[str, dict[str, Any]]:
     if family is None:
         raise JoulecastError(
             f"{path}: model_type `{content.get('model_type')}` is not known (known: "
-            f"{', '.join(_FAMILIES)}); capture the module itself with `joulecast capture MODULE:FUNCTION`"
+            f"{', '.join(_FAMILIES)}); {_WAY_OUT}"
         )
     found = validated(TypeAdapter(_Config), content, str(path))
-    for key, value in _ONLY.items():
+    # In latent attention, the parts of queries and keys without positions are as wide as the values.
+    only = _ONLY | ({"qk_nope_head_dim": found.head_dim} if found.kv_rank else {})
+    for key, value in only.items():
         if content.get(key, value) != value:
-            raise JoulecastError(f"{path}: {key}: {content[key]}: only {value} is known here")
+            raise JoulecastError(
+                f"{path}: {key}: {content[key]}: only {value} is known here; {_WAY_OUT}"
+            )
     forms = _ACTIVATIONS[family]
     if found.gelu is not None and found.gelu not in forms:
         raise JoulecastError(
             f"{path}: the activation {found.gelu} is not known for {found.model_type} (known: "
-            f"{', '.join(forms)}); capture the module itself with `joulecast capture MODULE:FUNCTION`"
+            f"{', '.join(forms)}); {_WAY_OUT}"
         )
     needed = {
         "num_experts": found.experts or found.model_type not in _MIXTURES,
@@ -120,12 +124,6 @@ def read_hugging_face(path: Path) -> tuple[str, dict[str, Any]]:
     for key, is_known in needed.items():
         if not is_known:
             raise JoulecastError(f"{path}: {found.model_type} needs {key}, which is missing")
-    scores = content.get("qk_nope_head_dim", found.head_dim)
-    if found.kv_rank and scores != found.head_dim:
-        raise JoulecastError(
-            f"{path}: qk_nope_head_dim: {scores}: only v_head_dim ({found.head_dim}) is known here; capture "
-            "the module itself with `joulecast capture MODULE:FUNCTION`"
-        )
     sizes = found.model_dump(exclude={"model_type", "architectures"}, exclude_none=True)
     if not found.experts:
         # All layers have the same MLP, and a key behind the path may give it another size.
