@@ -49,6 +49,8 @@ def test_a_key_behind_the_path_goes_first(tmp_path: Path) -> None:
 def test_a_null_is_a_key_that_is_not_there(tmp_path: Path) -> None:
     name = network(tmp_path, ":sequence=64", num_key_value_heads=None, head_dim=None)
     assert parse_network(name).kv_heads == 8
+    facts = {"model_type": "opt", "intermediate_size": None, "ffn_dim": 96}
+    assert parse_network(network(tmp_path, ":sequence=64", **facts)).ffn == 96
 
 
 def test_learned_positions_are_those_of_the_file_at_any_length(tmp_path: Path) -> None:
@@ -88,6 +90,15 @@ def test_biases_are_those_of_the_file(tmp_path: Path) -> None:
         assert parameters(network(tmp_path, ":sequence=64", **facts)) - without == 2 * more
 
 
+def test_experts_and_their_router_have_biases_in_gpt_oss_alone(tmp_path: Path) -> None:
+    """In each of two layers, four experts have 2 x 512 + 256, and their router 4."""
+    mixtral, gpt_oss = (
+        parameters(network(tmp_path, ":sequence=64", model_type=kind, num_local_experts=4))
+        for kind in ("mixtral", "gpt_oss")
+    )
+    assert gpt_oss - mixtral == 2 * (4 * (2 * 512 + 256) + 4)
+
+
 def test_a_classifier_has_no_head_of_a_language_model(tmp_path: Path) -> None:
     """Its own small head is left out. Before it, BERT has a pooler; its language model has a transform."""
     facts = {"model_type": "bert", "num_key_value_heads": None, "hidden_act": "gelu"}
@@ -97,8 +108,12 @@ def test_a_classifier_has_no_head_of_a_language_model(tmp_path: Path) -> None:
 
     body = of("BertForTokenClassification", **facts)
     assert of("BertForSequenceClassification", **facts) - body == 256 * 257
-    assert of("BertForMaskedLM", **facts) > body + 256 * 1000
+    masked, both = (of(f"BertFor{name}", **facts) for name in ("MaskedLM", "PreTraining"))
+    assert masked > body + 256 * 1000
+    assert both - masked == of("BertForMultipleChoice", **facts) - body == 256 * 257
     assert of("LlamaForCausalLM") - of("LlamaForSequenceClassification") == 256 * 1000
+    facts = {"model_type": "gpt2", "tie_word_embeddings": False}
+    assert of("GPT2DoubleHeadsModel", **facts) - of("GPT2Model", **facts) == 256 * 1000
 
 
 OPT = {
@@ -162,6 +177,9 @@ def test_a_mixture_with_latent_attention(tmp_path: Path) -> None:
         for rank in (48, None)
     ]
     assert counts[1] - counts[0] == 2 * (256 * 384 - (256 * 48 + 48 * 384 + 48))
+    # Biases: 48 for the queries, 32 + 16 for keys and values, and 256 behind attention.
+    mixture |= {"q_lora_rank": 48, "attention_bias": True}
+    assert parameters(network(tmp_path, ":sequence=64", **mixture)) - counts[0] == 2 * (96 + 256)
 
 
 @pytest.mark.parametrize(
@@ -172,9 +190,11 @@ def test_a_mixture_with_latent_attention(tmp_path: Path) -> None:
         ({"model_type": "t5", "num_hidden_layers": None}, "model_type `t5` is not known"),
         ({"hidden_size": "wide"}, "hidden_size"),
         ({"num_hidden_layers": None}, "num_hidden_layers"),
-        ({"model_type": "qwen3_moe"}, "num_experts is missing"),
+        ({"model_type": "qwen3_moe"}, "needs num_experts"),
+        ({"intermediate_size": None}, "needs intermediate_size"),
+        ({"vocab_size": None}, "vocab_size"),
         ({"hidden_act": "relu"}, "the activation relu is not known for llama"),
-        ({"mlp_only_layers": [1], "model_type": "qwen3_moe"}, "mlp_only_layers"),
+        ({"mlp_only_layers": [1], "model_type": "qwen3_moe"}, "mlp_only_layers.*capture"),
         ({"enable_bias": False}, "enable_bias: False"),
         ({"add_cross_attention": True}, "add_cross_attention: True"),
         ({"kv_lora_rank": 32, "qk_nope_head_dim": 48, "v_head_dim": 32}, "qk_nope_head_dim: 48"),

@@ -166,7 +166,7 @@ def test_experts_share_the_tokens() -> None:
         ("gpt2:dropout=2", "give a probability"),
         ("gpt2:layers=2,layers=3", "given twice"),
         ("gpt2:layers", "give it as key=value"),
-        ("bert-base:head=lm", "known: mlm, pooler, none"),
+        ("bert-base:head=lm", "known: mlm, pretraining, pooler, none"),
         ("gpt2:experts=2,top_k=3", "from 1 to experts=2"),
         ("llama-7b:q_rank=64", "go with kv_rank"),
         ("vit-b:image=225", "image=225 does not divide by patch=16"),

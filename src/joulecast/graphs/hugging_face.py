@@ -40,7 +40,7 @@ class _Config(BaseModel):
     kv_heads: _Count = _named("num_key_value_heads")
     ffn: _Count = _named("moe_intermediate_size", "intermediate_size", "ffn_dim", "n_inner")
     dense_ffn: _Count = _named("intermediate_size")
-    vocabulary: _Count = _named("vocab_size")
+    vocabulary: _Size = _named("vocab_size", default=...)
     positions: _Count = _named("max_position_embeddings", "n_positions")
     embedding: _Count = _named("word_embed_proj_dim")
     head_dim: _Count = _named("v_head_dim", "head_dim")
@@ -77,6 +77,13 @@ _ONLY = {
 }
 """Keys of ``config.json`` that may have only this value. So all blocks are of one kind. OPT has all its
 biases and weights of norms. A decoder that attends to an encoder (GPT-2, BERT) is refused."""
+_HEADS = {
+    **dict.fromkeys(("BertModel", "BertForSequenceClassification"), "pooler"),
+    **dict.fromkeys(("BertForMultipleChoice", "BertForNextSentencePrediction"), "pooler"),
+    **{"BertForPreTraining": "pretraining", "GPT2DoubleHeadsModel": "lm"},
+}
+"""Heads of the architectures without ``LM`` in their names. Others have a small head, which is left out."""
+_WAY_OUT = "capture the module itself with `joulecast capture MODULE:FUNCTION`"
 
 
 def read_hugging_face(path: Path) -> tuple[str, dict[str, Any]]:
@@ -85,34 +92,38 @@ def read_hugging_face(path: Path) -> tuple[str, dict[str, Any]]:
     Raises:
         JoulecastError: the file does not exist, a value is no number, or the architecture is unknown.
     """
-    content = read_json_object(path, "Hugging Face configuration")
+    given = read_json_object(path, "Hugging Face configuration")
+    # A key without a value must not hide another name of the same size.
+    content = {key: value for key, value in given.items() if value is not None}
     # Other families have other names for their sizes.
     family = _FAMILIES.get(str(content.get("model_type")))
     if family is None:
         raise JoulecastError(
             f"{path}: model_type `{content.get('model_type')}` is not known (known: "
-            f"{', '.join(_FAMILIES)}); capture the module itself with `joulecast capture MODULE:FUNCTION`"
+            f"{', '.join(_FAMILIES)}); {_WAY_OUT}"
         )
     found = validated(TypeAdapter(_Config), content, str(path))
-    for key, value in _ONLY.items():
+    # In latent attention, the parts of queries and keys without positions are as wide as the values.
+    only = _ONLY | ({"qk_nope_head_dim": found.head_dim} if found.kv_rank else {})
+    for key, value in only.items():
         if content.get(key, value) != value:
-            raise JoulecastError(f"{path}: {key}: {content[key]}: only {value} is known here")
+            raise JoulecastError(
+                f"{path}: {key}: {content[key]}: only {value} is known here; {_WAY_OUT}"
+            )
     forms = _ACTIVATIONS[family]
     if found.gelu is not None and found.gelu not in forms:
         raise JoulecastError(
             f"{path}: the activation {found.gelu} is not known for {found.model_type} (known: "
-            f"{', '.join(forms)}); capture the module itself with `joulecast capture MODULE:FUNCTION`"
+            f"{', '.join(forms)}); {_WAY_OUT}"
         )
-    if found.model_type in _MIXTURES and not found.experts:
-        raise JoulecastError(
-            f"{path}: {found.model_type} is a mixture of experts, and num_experts is missing"
-        )
-    scores = content.get("qk_nope_head_dim", found.head_dim)
-    if found.kv_rank and scores != found.head_dim:
-        raise JoulecastError(
-            f"{path}: qk_nope_head_dim: {scores}: only v_head_dim ({found.head_dim}) is known here; capture "
-            "the module itself with `joulecast capture MODULE:FUNCTION`"
-        )
+    needed = {
+        "num_experts": found.experts or found.model_type not in _MIXTURES,
+        # The MLP of a GPT-2 is four times as wide as its layers, if no number is given.
+        "intermediate_size": found.ffn or family == "gpt",
+    }
+    for key, is_known in needed.items():
+        if not is_known:
+            raise JoulecastError(f"{path}: {found.model_type} needs {key}, which is missing")
     sizes = found.model_dump(exclude={"model_type", "architectures"}, exclude_none=True)
     if not found.experts:
         # All layers have the same MLP, and a key behind the path may give it another size.
@@ -121,12 +132,12 @@ def read_hugging_face(path: Path) -> tuple[str, dict[str, Any]]:
     sizes["sequence"] = sizes.get("positions", 0)
     if found.model_type == "qwen2":
         sizes["qkv_bias"] = True
+    if found.model_type == "gpt_oss":
+        sizes["mlp_bias"] = True
     sizes["qk_norm"] = found.model_type.startswith("qwen3")
     for architecture in (found.architectures or [])[:1]:
-        if "LM" not in architecture and "PreTraining" not in architecture:
-            # The head of a classifier is small. Only BERT has a pooler in front of it.
-            is_pooled = architecture in ("BertModel", "BertForSequenceClassification")
-            sizes["head"] = "pooler" if is_pooled else "none"
+        if "LM" not in architecture:
+            sizes["head"] = _HEADS.get(architecture, "none")
     if family == "opt":
         # OPT's table of positions has two rows more than tokens.
         sizes["positions"] = sizes["sequence"] + 2

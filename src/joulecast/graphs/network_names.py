@@ -24,7 +24,7 @@ Family = Literal["gpt", "opt", "bert", "llama", "vit"]
 MlpKind = Literal["gelu", "relu", "swiglu"]
 Gelu = Literal["auto", "fused", "written"]
 Loss = Literal["auto", "eager", "fused", "no"]
-Head = Literal["lm", "mlm", "pooler", "classes", "none"]
+Head = Literal["lm", "mlm", "pretraining", "pooler", "classes", "none"]
 _MOST = 10**9
 """Largest number in a name."""
 _MOST_LAYERS = 10_000
@@ -62,8 +62,8 @@ class TransformerSize:
     out_bias: bool = False
     """Whether the product behind attention has a bias, even if ``bias`` is no."""
     mlp_bias: bool = False
-    """Whether the products of an MLP have biases, even if ``bias`` is no. Experts of a mixture have none
-    then."""
+    """Whether the products of an MLP, of its experts and of their router have biases, even if ``bias`` is no
+    (gpt-oss)."""
     prenorm: bool = True
     """Whether a norm stands before attention, before the MLP and at the end of the network."""
     dropout: float = 0.1
@@ -117,7 +117,7 @@ _DEFAULTS: dict[str, TransformerSize] = {
 }
 """Numbers of each family that apply if a name does not give them."""
 _HEADS: dict[str, tuple[Head, ...]] = {
-    "bert": ("mlm", "pooler", "none"),
+    "bert": ("mlm", "pretraining", "pooler", "none"),
     "vit": ("classes", "none"),
 }
 _NEEDED = ("layers", "hidden", "heads")

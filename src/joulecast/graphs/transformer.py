@@ -65,7 +65,8 @@ def _latent(net: NetworkBuilder, module: str, x: str, size: TransformerSize) -> 
         inner, name = x, f"{module}.{source}"
         if rank:
             widths = {f"{name}_latent": rank} | ({f"{name}_rotary": also} if also else {})
-            net.linear(f"{name}_down", x, rank + also, bias=size.bias, parts=widths)
+            bias = size.bias or size.qkv_bias
+            net.linear(f"{name}_down", x, rank + also, bias=bias, parts=widths)
             weight = net.tensor(f"{name}_norm.weight", (rank,))
             inner = net.normalised("rms_norm", f"{name}_norm", f"{name}_latent", [weight])
         made += [net.linear(f"{module}.{n}", inner, w, bias=size.bias) for n, w in targets.items()]
@@ -229,7 +230,7 @@ class _Network:
             experts: whether each expert has its own layers. Then ``x`` has the tokens of every expert.
         """
         net, size = self.net, self.size
-        bias = size.bias or (size.mlp_bias and not experts)
+        bias = size.bias or size.mlp_bias
 
         def linear(name: str, x: str, out: int) -> str:
             each = ("experts",) if experts else ()
@@ -246,7 +247,7 @@ class _Network:
     def experts(self, module: str, x: str) -> str:
         """Add a mixture of experts. A token goes to ``top_k`` of them, evenly spread (Fedus et al. 2022)."""
         net, size = self.net, self.size
-        router = net.linear(f"{module}.router", x, size.experts, bias=False)
+        router = net.linear(f"{module}.router", x, size.experts, bias=size.mlp_bias)
         gates = net.normalised(
             "softmax", f"{module}.router/softmax", router, (), f"{module}.router"
         )
@@ -368,10 +369,12 @@ class _Network:
             return x
         if size.head == "classes":
             return net.linear("head", self.first(x), size.classes, bias=True)
-        if size.head == "pooler":
+        if size.head in ("pooler", "pretraining"):
             pooled = net.linear("pooler", self.first(x), size.hidden, bias=True)
-            return net.pointwise("tanh", "pooler/tanh", pooled, module="pooler")
-        if size.head == "mlm":
+            pooled = net.pointwise("tanh", "pooler/tanh", pooled, module="pooler")
+            if size.head == "pooler":
+                return pooled
+        if size.family == "bert":
             x = net.linear("transform", x, size.hidden, bias=size.bias)
             x = net.pointwise("gelu", "transform/gelu", x, module="transform", approximate="none")
             x = self.norm("ln", x)
@@ -379,9 +382,8 @@ class _Network:
             x = net.linear("project_out", x, size.embedding, bias=False)
         tied = "token.weight" if size.tied else None
         # BERT's decoder has a bias of its own.
-        return net.linear(
-            "head", x, size.vocabulary, bias=size.head == "mlm" and size.bias, weight=tied
-        )
+        bias = size.family == "bert" and size.bias
+        return net.linear("head", x, size.vocabulary, bias=bias, weight=tied)
 
 
 def transformer(
@@ -407,7 +409,7 @@ def transformer(
     if size.prenorm:
         x = network.norm("ln", x)
     x = network.output(x)
-    if size.loss != "no" and size.head in ("lm", "mlm", "classes"):
+    if size.loss != "no" and size.head not in ("pooler", "none"):
         auto = attention if half else "eager"
         how = auto if size.loss == "auto" else size.loss
         network.net.cross_entropy(x, how == "fused", size.metrics)
