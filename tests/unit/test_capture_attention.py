@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 from joulecast.graphs.capture import capture
+from joulecast.graphs.costs import op_work
 
 HEADS, LENGTH, WIDTH = 4, 32, 64
 
@@ -47,6 +48,26 @@ def test_the_package_flash_attn_is_torchs_attention() -> None:
     x = torch.empty(1, LENGTH, WIDTH)
     ours, torchs = (capture(Own(flash), [x], "own").ops for flash in (True, False))
     assert [(op.kind, op.dims) for op in ours] == [(op.kind, op.dims) for op in torchs]
+
+
+class Latent(nn.Module):
+    """Its queries and keys are twice as wide as its values, as in latent attention."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.q, self.v = nn.Linear(WIDTH, 2 * WIDTH), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q, v = (layer(x).unflatten(-1, (HEADS, -1)).transpose(1, 2) for layer in (self.q, self.v))
+        return nn.functional.scaled_dot_product_attention(q, q, v)
+
+
+def test_products_of_values_may_be_narrower_than_those_of_scores() -> None:
+    graph = capture(Latent(), [torch.empty(1, LENGTH, WIDTH)], "latent")
+    (op,) = (op for op in graph.ops if op.kind == "attention")
+    flops = op_work(graph, op, {}, "forward").flops
+    assert flops == 2 * LENGTH * LENGTH * (2 * WIDTH + WIDTH)
+    assert graph.tensors[op.writes[0].tensor].elements == LENGTH * WIDTH
 
 
 @pytest.mark.parametrize("attention", ["flash_attention_2", "flex_attention"])

@@ -169,6 +169,8 @@ def test_a_mixture_with_latent_attention(tmp_path: Path) -> None:
         for rank in (48, None)
     )
     assert (ranked.q_rank, direct.q_rank, direct.kv_rank) == (48, 0, 32)
+    second = mixture | {"model_type": "deepseek_v2"}
+    assert parse_network(network(tmp_path, ":sequence=64", **second)) == direct
     assert direct.dense_ffn == 512
     assert direct.ffn == 128
     # Queries: 256 x 48 and 48 x 8 x 48 with a norm of 48, or 256 x 8 x 48; in both layers.

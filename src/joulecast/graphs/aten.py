@@ -59,7 +59,10 @@ def attention(call: Call) -> View:
     first, *merged = units(q.axes[0])
     if len(q.axes) != 4 or (first.batch and merged):
         return _folded_attention(call)
-    size = dict(zip(("batch", "heads", "query", "head_dim"), q.shape, strict=True))
+    *front, inner = q.shape
+    # In latent attention, the products of the scores are wider than the products of the values.
+    width = (inner + v.shape[3]) // 2
+    size = dict(zip(("batch", "heads", "query", "head_dim"), (*front, width), strict=True))
     batch, heads, query, head_dim = (
         Dim(name, n, BATCH if name == "batch" else OTHER if name == "heads" else OPAQUE)
         for name, n in size.items()
@@ -82,6 +85,7 @@ def attention(call: Call) -> View:
         reads,
         [[batch], [heads], [query], [head_dim]],
         (Dim("key", k.shape[2], OPAQUE),),
+        (*front, v.shape[3]),
         causal=bool(call["is_causal"]),
         dropout=float(call["dropout_p"]),
         **facts,

@@ -13,9 +13,9 @@ _FAMILIES = {
     "opt": "opt",
     "bert": "bert",
     **dict.fromkeys(("llama", "mistral", "mixtral", "qwen2", "qwen3", "qwen3_moe"), "llama"),
-    **dict.fromkeys(("deepseek_v3", "gpt_oss"), "llama"),
+    **dict.fromkeys(("deepseek_v2", "deepseek_v3", "gpt_oss"), "llama"),
 }
-_MIXTURES = ("mixtral", "qwen3_moe", "deepseek_v3", "gpt_oss")
+_MIXTURES = ("mixtral", "qwen3_moe", "deepseek_v2", "deepseek_v3", "gpt_oss")
 
 
 def _named(*names: str, default: Any = None) -> Any:
