@@ -674,6 +674,12 @@ def test_sampler_ends_with_its_rank(tmp_path):
     assert Left(tmp_path / "samples", "host").samples().died is None
 
 
+def test_a_sampler_that_was_killed_before_its_first_reading_leaves_absent_meters(tmp_path):
+    samples = Left(tmp_path / "samples", "host", ("estimated",), "was killed").samples()
+    (meter,), ((t_s, _, _),) = samples.facts.meters, samples.readings
+    assert not meter.available and "was killed" in meter.reason and len(t_s) == 0
+
+
 class Broken:
     """A meter with a fault of its own."""
 

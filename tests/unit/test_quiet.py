@@ -21,7 +21,7 @@ from joulecast.errors import JoulecastError
 from joulecast.measure.power import other_load
 from joulecast.measure.power.other_load import Load, Programs, work_of
 from joulecast.measure.power.samples import SamplerFacts, Samples
-from joulecast.measure.run_record import SampledHost, load_during
+from joulecast.measure.run_record import SampledHost, load_during, standstills
 from joulecast.measure.training import machine
 from joulecast.measure.training.measure_run import RunLaunch, measure_run
 from joulecast.report.tables.errors import write_tables
@@ -167,6 +167,14 @@ def test_other_load_is_the_machine_s_work_without_the_run_s_own():
     # Two machines, one of them shared with others.
     apart = [_host("a:1", _work(1.0, 1.0)), _host("b:2", _work(3.0, 1.0), ["make"])]
     assert load_during(apart, outcome).busy_cores == pytest.approx(2.0)
+
+
+def test_a_run_that_was_suspended_is_disturbed():
+    outcome = make_record(make_spec()).info.outcome.model_copy(update={"start_s": 2, "stop_s": 8})
+    work = _work(1.0, 1.0)
+    assert standstills([_host("a:1", work)], outcome, 0.1) == []
+    (line,) = standstills([_host("a:1", work), _host("b:2", work[:3] + work[8:])], outcome, 0.1)
+    assert "b:2" in line and "6.0 s" in line
 
 
 WHY = "other programs kept 1.7 cores busy (stress-ng) before the run"

@@ -1,6 +1,7 @@
 """Measure one run and leave its record."""
 
 import logging
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,9 @@ def main(spec: str, config: Config, resources: Any, record: Path, log: Path) -> 
     except JoulecastError as error:
         logging.error("%s; its log is %s", error, log)
         sys.exit(2)
+    except KeyboardInterrupt:
+        # The log says it. Snakemake would show a traceback.
+        sys.exit(128 + signal.SIGINT)
 
 
 if __name__ == "__main__":

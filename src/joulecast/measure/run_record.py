@@ -26,6 +26,9 @@ sampler if that is shorter."""
 _SHORTEST_JUDGED_S = 0.2
 """If the sampler ran for at most this time (s), the load of other programs is not judged: the kernel counts
 CPU time in ticks of 10 ms."""
+_STOOD_STILL_S, _STOOD_STILL_SHARE = 3.0, 0.01
+"""A sampler reads the work of its host at least every two seconds. If it read nothing for this time (s), and
+for this share of the run, the run is disturbed."""
 
 
 @dataclass(frozen=True)
@@ -121,6 +124,23 @@ def load_during(hosts: Sequence[SampledHost], outcome: Outcome) -> Load | None:
     return max(loads, key=lambda load: load.busy_cores, default=None)
 
 
+def standstills(hosts: Sequence[SampledHost], outcome: Outcome, period_s: float) -> list[str]:
+    """Sentences for the record about hosts on which the run stood still: a scheduler or a container engine
+    may suspend all its processes, and the time goes on."""
+    found = []
+    longest_s = _STOOD_STILL_SHARE * (outcome.stop_s - outcome.start_s)
+    for host in hosts:
+        if host.samples.died or not host.samples.work.size:
+            continue
+        read_s = host.clock(host.samples.work[0])
+        _, gap_s = reading_quality(read_s, outcome.start_s, outcome.stop_s, period_s)
+        if gap_s > max(_STOOD_STILL_S + period_s, longest_s):
+            found.append(
+                f"nothing was read on {host.node} for {gap_s:.1f} s: was the run suspended?"
+            )
+    return found
+
+
 def run_record(
     spec: RunSpec,
     hosts: Sequence[SampledHost],
@@ -157,7 +177,10 @@ def run_record(
         source=provenance.source_state(),
         load_before={} if before is None else {"busy_cores": before.busy_cores},
         load_during={} if during is None else {"busy_cores": during.busy_cores},
-        disturbed=disturbances(before, during),
+        disturbed=[
+            *disturbances(before, during),
+            *standstills(hosts, outcome, spec.sample_period_s),
+        ],
         **facts,
     )
     frame = pd.DataFrame(phases, columns=list(PHASE_COLUMNS))

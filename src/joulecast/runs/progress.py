@@ -113,7 +113,8 @@ def run_state(results: Path, run: str, spec: RunSpec | None = None) -> RunState:
         return RunState(
             run,
             "waiting",
-            f"{record} was measured with another configuration; use that one, or delete this record",
+            f"{record} was measured with another configuration; the next start replaces it, or asks you to "
+            "delete it",
         )
     if log.is_file():
         return _state_in(log, run)

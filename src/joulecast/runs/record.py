@@ -153,8 +153,8 @@ class RunInfo(_Part):
     load_during: dict[str, float] = {}
     """``busy_cores``: cores that other programs kept busy during the run, on the busiest host."""
     disturbed: list[str] = []
-    """How other programs disturbed the run. Fits use a disturbed run only if its setting has no undisturbed
-    run."""
+    """What disturbed the run: other programs, or a standstill of all its processes. Fits use a disturbed run
+    only if its setting has no undisturbed run."""
     left_out: list[str] = []
     """Reasons why fits leave the run out. If empty, fits use it."""
     remarks: list[str] = []

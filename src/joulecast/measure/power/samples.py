@@ -226,6 +226,8 @@ class Left:
 
     def samples(self) -> Samples:
         """The samples. If the sampler read nothing, each kind of meter is absent, with the reason."""
+        import numpy as np
+
         until_s = time.monotonic() + (_LATE_S if self.is_whole and self.died is None else 0.0)
         found = read_samples(self.path, self.died)
         while not found.facts.ended and time.monotonic() < until_s:
@@ -246,4 +248,6 @@ class Left:
                 )
                 for name in self.meters
             ]
+            nothing = np.empty((len(READING), 0))
+            found.readings = found.readings or [nothing] * len(found.facts.meters)
         return found

@@ -214,11 +214,11 @@ def _scratch(out: Path) -> Iterator[Path]:
 def _least_disturbed(
     launch: RunLaunch, scratch: Path, log: TextIO, lock: int, quiet_wait_s: float, repeats: int
 ) -> Path:
-    """Measure a run, and repeat it at most ``repeats`` times while other programs disturb it. Returns the
-    folder of the record with the least load by other programs."""
+    """Measure a run, and repeat it at most ``repeats`` times while it is disturbed. Returns the folder of a
+    record that is not disturbed, or of the one with the least load by other programs."""
     spec_file = scratch / "spec.json"
     spec_file.write_text(launch.spec.model_dump_json())
-    best: tuple[float, Path] | None = None
+    best: tuple[bool, float, Path] | None = None
     for again in range(repeats + 1):
         load = wait_for_quiet(log, quiet_wait_s)
         if best is not None and not load.is_quiet:
@@ -232,9 +232,10 @@ def _least_disturbed(
             print(f"{error}; the first record is kept", file=log)
             break
         busy = max(load.busy_cores, info.load_during.get("busy_cores", 0.0))
-        best = min(best or (busy, folder), (busy, folder))
+        this = (bool(info.disturbed), busy, folder)
+        best = min(best or this, this)
         if not info.disturbed or not load.is_quiet:
             break
         print(f"{launch.spec.run} was disturbed: {'; '.join(info.disturbed)}", file=log)
     assert best is not None
-    return best[1]
+    return best[-1]
