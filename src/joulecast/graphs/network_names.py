@@ -158,7 +158,7 @@ PRESETS = {
     "qwen3-30b-a3b": f"{_QWEN3},layers=48,hidden=2048,heads=32,ffn=768",
     "qwen3-235b-a22b": f"{_QWEN3},layers=94,hidden=4096,heads=64,ffn=1536",
     "gpt-oss-120b": "llama:layers=36,hidden=2880,heads=64,ffn=2880,kv_heads=8,head_dim=64,experts=128,"
-    "top_k=4,vocabulary=201088",
+    "top_k=4,vocabulary=201088,qkv_bias=yes,out_bias=yes,mlp_bias=yes",
     "deepseek-v3": "llama:layers=61,hidden=7168,heads=128,ffn=2048,head_dim=128,q_rank=1536,kv_rank=512,"
     "rope=64,experts=256,top_k=8,shared=1,dense=3,dense_ffn=18432,vocabulary=129280",
     "mpt-125m": f"{_MPT},layers=12,hidden=768,heads=12",

@@ -157,8 +157,9 @@ def opened_log(file: Path) -> Iterator[TextIO]:
     """Open the log, so that ranks append to it. If its folder is missing, the folder is made."""
     with explained_disk_errors(file):
         file.parent.mkdir(parents=True, exist_ok=True)
-        with open(file, "a", encoding="utf-8") as log:
-            yield log
+        log = open(file, "a", encoding="utf-8")  # noqa: SIM115 (closed by the block below)
+    with log:
+        yield log
 
 
 def run_ranks(
