@@ -81,8 +81,8 @@ class Work(Request):
         gt=0,
         le=MOST_SAMPLES,
         description="Samples of the whole training: epochs x items of the data set. By default, "
-        "`forecast` takes the work of the records. `advise` takes a million samples, or 1,000 steps if "
-        "the records count only steps. For imported runs, it takes the work of the records.",
+        "it is the work of the records. (In `advise`, it is a million samples, or 1,000 steps if the records "
+        "count only steps. For imported runs, it is the work of the records, too.)",
     )
     epochs: float | None = Field(
         default=None,

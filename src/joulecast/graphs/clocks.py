@@ -49,7 +49,7 @@ class GpuPower:
 
     Attributes:
         awake_w: watts at high clocks, with nothing to compute.
-        full_w: watts of products at the boost clock, if nothing limited the power.
+        full_w: watts during matrix products at the boost clock, if nothing limited the power.
         limit_w: the highest power limit.
         boost_mhz: boost clock.
         knee, floor: the knee of the voltage and the voltage below it (:data:`KNEE`, :data:`FLOOR`).

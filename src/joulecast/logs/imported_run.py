@@ -55,7 +55,7 @@ class ImportedRun:
 
     Attributes:
         nodes: number of nodes, if the log says it.
-        zero_s: zero of the run clock since 1970, if the log has it.
+        zero_s: seconds since 1970 at which the clock of the run is 0, if the log has them.
         missing_nodes: names of nodes whose file is missing.
         is_of_tool: whether a log of a tool is imported (and not a submission). Then the user sees the facts
             of each run, and its lag.

@@ -92,8 +92,8 @@ def cumulative_ratios(costs: Curves, settings: Sequence[Setting], eta: float = 0
 
 
 def break_even(ratios: NDArray[np.float64]) -> int | None:
-    """The first recurrence from which on the mean over seeds costs at most as much as the default; ``None``
-    if there is none.
+    """The first recurrence after which the mean ratio of all seeds is never above 1 again; ``None`` if there
+    is none. Until then, the policy costs more than the default.
 
     Args:
         ratios: cumulative ratios, with a row for each seed and a column for each recurrence.

@@ -179,7 +179,7 @@ class SearchSpace:
         return self.power_limits_w.get(batch_size, ())
 
     def highest_limit(self, batch_size: int) -> tuple[int, ...]:
-        """The highest limit, in the form that a proposal needs."""
+        """The highest limit, as a tuple of one; empty if no limit can be set."""
         return self.limits(batch_size)[:1]
 
     def best_limit(self, epochs: Mapping[int, EpochAtLimit]) -> int:

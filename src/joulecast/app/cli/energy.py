@@ -86,7 +86,7 @@ def evaluate(request: EvaluateRequest, as_json: AsJson = False) -> None:
             ]
         )
     if any(row["source"] == "estimated" for row in rows):
-        typer.echo("\nenergies that are only estimated judge no model")
+        typer.echo("\nestimated energies are not used to judge the models")
     best = verdict["against_best_rival"]
     if best:
         low, high = best["lower_points"], best["upper_points"]

@@ -87,8 +87,8 @@ class SamplerOrder:
 
 
 def open_all(order: SamplerOrder) -> tuple[list[Meter], list[SampledMeter]]:
-    """Open the meters of an order. Returns the open meters, and the kinds that could not be opened, each with
-    the reason.
+    """Open the meters that an order names. Returns the open meters, and the kinds that could not be opened,
+    each with the reason.
 
     Some kinds cannot exist on this machine. They are reported only if there is nothing else to report.
     """

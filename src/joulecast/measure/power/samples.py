@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 class SamplerFacts(BaseModel):
     """The facts that a sampler writes next to its file.
 
-    Meters that could not be opened are in ``meters``, too. The series of the file are the meters, then the
-    ``nodes`` (their activity), then the work of the host.
+    Meters that could not be opened are in ``meters``, too. The file has a series for each meter, then one
+    for the activity of each of the ``nodes``, then one for the work of the host.
     """
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)

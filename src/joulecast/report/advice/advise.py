@@ -235,7 +235,7 @@ def measure_next(
         why = (
             outside
             if leading.extrapolation
-            else f"{name} is a forecast; it was not run with this work"
+            else f"{name} was not run with this amount of work; its numbers are a forecast"
         )
         steps.append((leading.setting, why))
     elif leading.runs == 1:

@@ -274,7 +274,7 @@ def verdict_on(candidates: Sequence[Candidate], choice: Choice, currency: str) -
         why_unknown = f"all runs have only one {unit_of(best.nodes_are)} count, and it has another"
     rivals = [other for other in others if overlaps(other, best, least)]
     if not rivals and best.width_is_assumed:
-        why_unknown = "no repeats show how much runs differ, so their spread is assumed"
+        why_unknown = "nothing was run twice, so the spread between runs is assumed"
     if why_unknown is not None:
         return _verdict(None, f"it may not be clearly the best: {why_unknown}")
     paid = "energy" if best.cost is None else "cost"

@@ -134,7 +134,7 @@ class PlanRequest(SimulatedTraining, WithPrices, Limit):
     batch: Batches = Field(
         default=(PLANNED_BATCH,),
         min_length=1,
-        description="Samples of all devices together in one step, such as 256,512. (Of `simulate`, it is the "
+        description="Samples of all devices together in one step, such as 256,512. (In `simulate`, it is the "
         "batch of one replica.)",
     )
     precision: Annotated[tuple[PeakPrecision, ...], BeforeValidator(split_names)] = Field(

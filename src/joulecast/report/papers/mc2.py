@@ -49,8 +49,10 @@ def mc2(published: PublishedErrors, tables: Path) -> Paper:
         "what the fit had not seen",
         {
             "mean error of energy": ["MC2: mean error of energy"],
-            "points better than LP1 to LP4": [f"MC2 over LP{number}" for number in (1, 2, 3, 4)],
-            "points better than AR, SES and ARIMA": [
+            "percentage points by which MC2's error is below that of LP1 to LP4": [
+                f"MC2 over LP{number}" for number in (1, 2, 3, 4)
+            ],
+            "percentage points by which MC2's error is below that of AR, SES and ARIMA": [
                 f"MC2 over {name}" for name in ("AR", "SES", "ARIMA")
             ],
         },

@@ -156,8 +156,9 @@ def _in_all(table: pd.DataFrame) -> str:
     printed = table["published"].notna()
     return (
         f"{counted(len(table), 'comparison')} with {table['paper'].nunique()} papers. The papers print "
-        f"{printed.sum()} of these numbers: {_counts(table[printed])}. The papers do not print the other "
-        f"{(~printed).sum()}, such as what their authors' code gives: {_counts(table[~printed])}. "
+        f"{printed.sum()} of these numbers: {_counts(table[printed])}. The other "
+        f"{(~printed).sum()} are not in the papers, such as results of their authors' code: "
+        f"{_counts(table[~printed])}. "
         "Of a number that is not comparable, we do not say whether it is better or worse."
     )
 

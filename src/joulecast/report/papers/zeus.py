@@ -44,7 +44,7 @@ def zeus(published: PublishedTuning, tables: Path) -> Paper:
             ],
             "the reproduction: energy of its experiments, by each policy": ["energy"],
             "the reproduction: time of its experiments, by each policy": ["time"],
-            "the reproduction: energy that Zeus saves, on the GPU with the least and the most": [
+            "the reproduction: energy that Zeus saves, least and most of the GPUs": [
                 f"{which} energy saved, the reproduction's own range" for which in ("least", "most")
             ],
         },

@@ -164,7 +164,7 @@ def directory_added_to(target: Path) -> Iterator[Path]:
     ``target``, which may already have other files.
 
     A new ``target`` appears with all entries, or not at all. In an existing one, each entry is whole. The
-    entries are not brought to the disk first: for thousands of files, this takes minutes.
+    entries are not synced to the disk first: for thousands of files, this takes minutes.
     """
     with explained_disk_errors(target):
         is_new = not target.exists()
