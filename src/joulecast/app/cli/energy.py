@@ -86,7 +86,7 @@ def evaluate(request: EvaluateRequest, as_json: AsJson = False) -> None:
             ]
         )
     if any(row["source"] == "estimated" for row in rows):
-        typer.echo("\nestimated energies are not used to judge the models")
+        typer.echo("\nno model is judged by estimated energies")
     best = verdict["against_best_rival"]
     if best:
         low, high = best["lower_points"], best["upper_points"]

@@ -283,7 +283,7 @@ def error_sentences(fit: CampaignFit, splits: Sequence[str] = _SPLITS) -> list[s
     for source, cells in judged_energies(fit, splits):
         sentences.append(f"Energy ({source}): {_error(cells)}.")
     if "estimated" in set(fit.observations["energy_source"]):
-        sentences.append("Estimated energies are not used to judge the models.")
+        sentences.append("No model is judged by estimated energies.")
     return sentences
 
 
