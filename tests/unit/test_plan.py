@@ -276,9 +276,9 @@ def test_of_two_settings_that_take_as_long_the_dearer_is_not_on_the_front(tmp_pa
     planned = plan("h100-sxm", few, price_gpu_hour=hours, **asked)
     chosen, cheaper = planned["candidates"]
     assert chosen["platform"] == few and chosen["time_s"] == cheaper["time_s"]
-    told = page.read_text().replace("\u00a0", " ").partition("both time and cost: ")[2]
-    told = told.partition('"')[0]
-    assert cheaper["setting"] in told and chosen["setting"] not in told
+    front = page.read_text().replace("\u00a0", " ").partition("both time and cost: ")[2]
+    front = front.partition('"')[0]
+    assert cheaper["setting"] in front and chosen["setting"] not in front
 
 
 def test_a_page_says_why_it_has_no_chart(tmp_path):

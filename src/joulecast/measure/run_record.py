@@ -126,7 +126,7 @@ def load_during(hosts: Sequence[SampledHost], outcome: Outcome) -> Load | None:
 
 def standstills(hosts: Sequence[SampledHost], outcome: Outcome, period_s: float) -> list[str]:
     """Sentences for the record about hosts on which the run stood still: a scheduler or a container engine
-    may suspend all its processes, and the time goes on."""
+    may suspend all its processes while the clock continues."""
     found = []
     longest_s = _STOOD_STILL_SHARE * (outcome.stop_s - outcome.start_s)
     for host in hosts:
