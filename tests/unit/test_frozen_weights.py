@@ -28,6 +28,13 @@ class Adapter(nn.Module):
         return torch.relu(self.frozen(rows) + self.up(self.down(rows)))
 
 
+class Gate(nn.Module):
+    """Functions whose gradient follows from their output."""
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        return torch.sigmoid(rows).sqrt().exp() * rows
+
+
 def network(kind: str) -> nn.Sequential:
     """A network of three layers and a head, with some weights frozen."""
     layers = [Adapter() if kind == "adapters" else nn.Linear(WIDTH, WIDTH) for _ in range(3)]
@@ -36,10 +43,10 @@ def network(kind: str) -> nn.Sequential:
         module[: 3 if kind == "head" else 2].requires_grad_(False)
     for layer in module if kind == "biases" else ():
         layer.weight.requires_grad_(False)
-    return module
+    return module.insert(1, Gate()) if kind == "gated" else module
 
 
-KINDS = ("all", "adapters", "head", "last two", "biases")
+KINDS = ("all", "adapters", "head", "last two", "biases", "gated")
 
 
 @pytest.mark.parametrize("kind", KINDS)

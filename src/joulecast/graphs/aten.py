@@ -390,7 +390,10 @@ OPERATORS: dict[str, Callable[[Call], Result]] = {
     "relu_.default": elementwise("relu"),
     "silu.default": elementwise("silu"),
     "silu_.default": elementwise("silu"),
-    "tanh.default": elementwise("tanh"),
+    **{
+        f"{name}.default": elementwise("tanh")
+        for name in ("tanh", "sigmoid", "exp", "sqrt", "rsqrt", "reciprocal")
+    },
     "pow.Tensor_Scalar": elementwise("pow"),
     "neg.default": elementwise("scale"),
     "rsub.Scalar": elementwise("scale"),
@@ -402,7 +405,7 @@ OPERATORS: dict[str, Callable[[Call], Result]] = {
     **{
         f"{name}.default": elementwise("other")
         for name in (
-            *("exp", "sigmoid", "erf", "sqrt", "rsqrt", "sin", "cos", "abs", "log", "relu6"),
+            *("erf", "sin", "cos", "abs", "log", "relu6"),
             *("hardtanh", "hardswish", "hardsigmoid", "hardtanh_", "hardswish_", "leaky_relu"),
             *("leaky_relu_", "elu", "softplus", "addcmul", "prelu", "square"),
         )

@@ -139,6 +139,7 @@ KINDS: dict[str, str] = {
     "relu": "elementwise",
     "gelu": "elementwise",
     "silu": "elementwise",
+    # Also sigmoid, exp and roots: their gradient follows from their output.
     "tanh": "elementwise",
     "pow": "elementwise",
     "dropout": "elementwise",

@@ -146,7 +146,7 @@ def split_products(
 
 _BETWEEN = ("layer_norm", "rms_norm", "pow", "dropout", "add")
 """Kinds of ops between two products of tensor parallelism. They compute each position alone."""
-_FOLLOWING = ("other", "scale", "multiply", "softmax")
+_FOLLOWING = ("other", "tanh", "scale", "multiply", "softmax")
 """Kinds of ops in a norm that is written out, or behind a router. They keep the split of their inputs."""
 
 
