@@ -14,8 +14,8 @@ from collections.abc import Collection, Hashable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
-from joulecast.graphs.costs import bytes_of, extra_kept, kept_for_backward, part_of
-from joulecast.graphs.opgraph import OpGraph
+from joulecast.graphs.costs import Parts, bytes_of, extra_kept, kept_for_backward, part_of
+from joulecast.graphs.opgraph import Op, OpGraph
 from joulecast.graphs.precision import TrainingSetup
 from joulecast.runs.platforms import Platform
 from joulecast.simulate.cost_cache import OpCache
@@ -46,7 +46,7 @@ class _Stage:
     def __init__(
         self, graph: OpGraph, items: list[PlacedOp], keeps: bool, as_written: bool
     ) -> None:
-        self.items = items
+        self.graph, self.items, self.keeps = graph, items, keeps
         self.trained = graph.trained
         self.sizes: dict[str, float] = {}
         """Bytes that a device holds of each activation that its stage reads or writes."""
@@ -67,56 +67,70 @@ class _Stage:
         self.units: dict[str, list[int]] = defaultdict(list)
         """Ops that are recomputed together."""
         written = {access.tensor for item in items for access in item.op.writes}
+        self.shards = written if as_written else set()
+        """Tensors that are kept as they were written, also if a product gathers them."""
         every_parts = [_parts(item) for item in items]
-
         for item, parts in zip(items, every_parts, strict=True):
-            reads = [a for a in item.op.reads if not (as_written and a.tensor in written)]
-            for access in (*reads, *item.op.writes):
-                if graph.tensors[access.tensor].role in ("input", "activation"):
-                    size = max(self.sizes.get(access.tensor, 0.0), bytes_of(graph, [access], parts))
-                    self.sizes[access.tensor] = size
+            self._size_activations(item.op, parts)
         for place, (item, parts) in enumerate(zip(items, every_parts, strict=True)):
-            op = item.op
-            gathered = [a for a in op.reads if a.tensor in self.sizes]
+            gathered = [a for a in item.op.reads if a.tensor in self.sizes]
             self.gathered.append(
                 sum(max(0.0, bytes_of(graph, [a], parts) - self.sizes[a.tensor]) for a in gathered)
             )
             # If there are several readers, the backward of the last one makes the gradient first.
-            begin = [a for a in op.reads if graph.readers[a.tensor][-1] is op]
+            begin = [a for a in item.op.reads if graph.readers[a.tensor][-1] is item.op]
             begin = [a for a in begin if graph.tensors[a.tensor].role == "parameter"]
             self.weights.append(bytes_of(graph, begin, parts))
-            makes = [a.tensor for a in op.writes if a.tensor in self.sizes]
-            for access in kept_for_backward(graph, op) if keeps else ():
+            for access in kept_for_backward(graph, item.op) if keeps else ():
                 self.keepers[access.tensor].append(place)
-            for number, extra in enumerate(extra_kept(graph, op)):
-                name, tensor = _kept_by(op.name, number), extra.access.tensor
-                if graph.tensors[tensor].is_weight:
-                    self.cached.add(name)
-                elif not keeps:
-                    continue
-                share = part_of(extra.access, parts)
-                if as_written and tensor in self.made:
-                    share = min(share, self.sizes[tensor] / graph.tensors[tensor].bytes)
-                self.sizes[name] = extra.bytes * share
-                if keeps:
-                    self.keepers[name] = [place]
-                makes.append(name)
-            self.makes.append(makes)
-            self.made.update(makes)
+            makes = [a.tensor for a in item.op.writes if a.tensor in self.sizes]
+            self.makes.append([*makes, *self._size_extra(place, parts)])
+            self.made.update(self.makes[place])
             if item.recompute:
                 self.units[item.recompute].append(place)
-        saved = {
-            tensor
-            for tensor, places in self.keepers.items()
-            if any(not items[place].recompute for place in places)
-        }
-        for unit, places in self.units.items() if keeps else ():
-            saved |= {a.tensor for place in places for a in items[place].op.reads} - self._inside(
-                unit
-            )
+        saved = self._names_of_saved() if keeps else set()
         # In the order of the sizes, so that sums do not depend on the order of a set.
         self.saved = {t: self.sizes[t] for t in self.sizes if t in saved}
         self.saved_bytes = sum(self.saved.values())
+
+    def _size_activations(self, op: Op, parts: Parts) -> None:
+        """Note the bytes of the activations that an op reads or writes."""
+        reads = [a for a in op.reads if a.tensor not in self.shards]
+        for access in (*reads, *op.writes):
+            if self.graph.tensors[access.tensor].role in ("input", "activation"):
+                size = bytes_of(self.graph, [access], parts)
+                self.sizes[access.tensor] = max(self.sizes.get(access.tensor, 0.0), size)
+
+    def _size_extra(self, place: int, parts: Parts) -> list[str]:
+        """Note the bytes that an op keeps in addition to tensors of the graph, and return their names."""
+        op, names = self.items[place].op, []
+        for number, extra in enumerate(extra_kept(self.graph, op)):
+            name, tensor = _kept_by(op.name, number), extra.access.tensor
+            if self.graph.tensors[tensor].is_weight:
+                self.cached.add(name)
+            elif not self.keeps:
+                continue
+            share = part_of(extra.access, parts)
+            if tensor in self.shards:
+                share = min(share, self.sizes[tensor] / self.graph.tensors[tensor].bytes)
+            self.sizes[name] = extra.bytes * share
+            if self.keeps:
+                self.keepers[name] = [place]
+            names.append(name)
+        return names
+
+    def _names_of_saved(self) -> set[str]:
+        """What a forward leaves for the backward: tensors that a gradient needs, and the inputs of ops that
+        are recomputed."""
+        saved = {
+            tensor
+            for tensor, places in self.keepers.items()
+            if any(not self.items[place].recompute for place in places)
+        }
+        for unit, places in self.units.items():
+            reads = {a.tensor for place in places for a in self.items[place].op.reads}
+            saved |= reads - self._inside(unit)
+        return saved
 
     def _inside(self, unit: str) -> set[str]:
         return {tensor for place in self.units[unit] for tensor in self.makes[place]}
