@@ -35,7 +35,8 @@ def energy_is(row: Mapping[str, Any]) -> str:
         return f"none: {row['why_no_energy']}" if row.get("why_no_energy") else "not known"
     if row["basis"] == "simulated":
         return str(row["energy_source"] or "simulated")
-    return f"{'' if row['runs_with_energy'] else 'forecast from '}{row['energy_source']}"
+    source = str(row["energy_source"])
+    return source if row["runs_with_energy"] else f"forecast from {source} energy"
 
 
 def in_words(row: Mapping[str, Any], quantity: str, together: InWords = times) -> str:
