@@ -343,6 +343,21 @@ def test_kw_without_a_unit_and_three_readings_are_no_measurement(tmp_path):
     assert done.exit_code == 2 and "too few readings" in done.output
 
 
+@pytest.mark.parametrize("form", ["seldom", "repeated", "counted"])
+def test_few_values_in_a_run_are_said(tmp_path, form):
+    # A reading each 20 s; or one each second, of a meter that has a new value each 20 s.
+    at_s = SECONDS - SECONDS % 20 + 7
+    values, what = load(SECONDS)[at_s // 20 * 20], "watts"
+    if form == "counted":
+        values, what = np.cumsum(load(SECONDS)), "joules"
+    each = slice(None) if form == "repeated" else slice(7, None, 20)
+    pairs = zip(SECONDS[each], values[each], strict=True)
+    log = table(tmp_path / "slow.csv", [f"{ZERO_S + t},{v:.1f}" for t, v in pairs])
+    out = tmp_path / "out"
+    said = imported("csv", log, out, "--map", f"time=t,{what}=w", *between(), "--samples", 1e4)
+    assert "remark few readings: 1" in said and "be off by" in " ".join(info(out / "net").remarks)
+
+
 def test_a_coarse_counter_is_left_out(tmp_path):
     counts = np.floor(np.cumsum(load(SECONDS)) / 36_000) * 0.01
     rows = [f"{ZERO_S + t},{c:.2f}" for t, c in zip(SECONDS, counts, strict=True)]

@@ -432,6 +432,10 @@ BAD = {
         dict(changed=lambda found: [r for r in found if r[0] < 120]),
         "coverage",
     ),
+    "no value of a BMC": (
+        dict(scale=1.5, changed=lambda found: [*found[:60], (found[60][0], 65_535), *found[61:]]),
+        "absurd watts",
+    ),
     "one reading": (dict(changed=lambda found: found[60:61]), "too few readings"),
     "negative watts": (
         dict(changed=lambda found: [*found[:60], (found[60][0], -34), *found[61:]]),

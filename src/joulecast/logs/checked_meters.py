@@ -30,12 +30,14 @@ _LOADED_PART_W = (0.5, 3e3)
 """Least and most watts of a loaded GPU, module, socket or memory. A DIMM draws 1 W or more. No device is
 cooled for 3 kW."""
 _SPIKE = 10.0
-"""A reading of this many times the power under load is a fault of the meter (such as 65,535 W)."""
+"""A reading of this many times the power under load is a fault of the meter."""
+_NO_VALUE_W = 65_535.0
+"""What a BMC says if it has no value: all of its 16 bits are set."""
 _LEAST_READINGS = 10
 """Least number of readings whose quantiles are compared."""
-_LEAST_IN_RUN = 5
-"""Least number of readings in a run. With fewer, straight lines between the readings miss more than a tenth
-of a run that begins or ends between two readings."""
+_LEAST_IN_RUN, _FEW_IN_RUN = 5, 50
+"""Least number of readings in a run, and the number below which there is a remark. A run that begins or ends
+between two readings has an energy that is uncertain by half of a reading: by a tenth, and by 1 %."""
 _ONE_WAY = 0.75
 """If at least this share of the readings rises (or falls), the readings are a count. For watts, the share is
 at most 0.63 (MLPerf v4.0)."""
@@ -137,9 +139,11 @@ def _check_watts(
         if accelerators is not None and not meter.by_unit:
             least_w, most_w = (accelerators * watts for watts in _LOADED_ACCELERATOR_W)
             of = f"a node of {accelerators} accelerators"
-    elif meter.covers == "gpu" and meter.device is None and accelerators is not None:
-        least_w, most_w = (accelerators * watts for watts in _LOADED_PART_W)
-        of = f"a node's {accelerators} GPUs"
+    elif meter.covers == "gpu" and meter.device is None:
+        of, most_w = "a node's GPUs", _MOST_W
+        if accelerators is not None:
+            least_w, most_w = (accelerators * watts for watts in _LOADED_PART_W)
+            of = f"a node's {accelerators} GPUs"
     if not least_w <= load_w <= most_w:
         findings.leave_out(
             "implausible watts",
@@ -236,7 +240,7 @@ def checked(meter: LoggedMeter, run_s: Span | None, findings: Findings) -> Check
     most_w = _LOADED_PART_W[1] if meter.covers == "gpu" and meter.device is not None else _MOST_W
     if meter.is_of_node and meter.device is None:
         most_w = np.fmin(most_w, _SPIKE * _load_w(meter, run_s))
-    possible = (watts >= 0) & (watts <= most_w)
+    possible = (watts >= 0) & (watts <= most_w) & (watts != _NO_VALUE_W)
     # If a log says that it has no value, a reading has failed.
     absurd = ~possible & ~(np.isnan(watts) & meter.by_unit)
     if absurd.any():
@@ -271,6 +275,7 @@ def checked(meter: LoggedMeter, run_s: Span | None, findings: Findings) -> Check
                 f"{failed[0]:.0f} and {failed[-1]:.0f} s",
             )
         _check_coverage(found, run_s, period_s, name, findings)
+        _check_number(found, run_s, meter.is_of_node, name, findings)
         if meter.is_of_node:
             _check_frozen(found, run_s, name, findings)
             _check_load(found, run_s, name, findings)
@@ -335,6 +340,10 @@ def _checked_counter(
                 f"{meter.file}: it counts by {unit_j:.4g} J, and the run took {took_j:.4g} J",
             )
         _check_unread(info.coverage, meter.file, findings)
+        off_s = sum(float(np.abs(t_s - end_s).min()) for end_s in run_s)
+        if (share := off_s / (run_s[1] - run_s[0])) * _FEW_IN_RUN > 0.5:
+            text = f"{off_s:.4g} s from the start and stop, so its energy may be off by {100 * share:.0f} %"
+            findings.remark("few readings", f"{meter.file}: {text}")
     return found
 
 
@@ -418,6 +427,22 @@ def _check_load(meter: CheckedMeter, run_s: Span, name: str, findings: Findings)
         )
 
 
+def _check_number(
+    meter: CheckedMeter, run_s: Span, is_of_node: bool, name: str, findings: Findings
+) -> None:
+    """Find a meter that has few values in the run. If a node's meter is slow, the log may repeat each of its
+    values. (A GPU at its power limit may draw the same all the time, so there each reading counts.)"""
+    watts = meter.watts[_within(meter.t_s, run_s)]
+    values = 1 + np.count_nonzero(np.diff(watts)) if is_of_node else len(watts)
+    if 0 < len(watts) < _LEAST_IN_RUN:
+        findings.leave_out("too few readings", f"{name}: {len(watts)} in the run")
+    elif 0 < values < _FEW_IN_RUN:
+        text = (
+            f"{name}: {values} values in the run, so its energy may be off by {50 / values:.0f} %"
+        )
+        findings.remark("few readings", text)
+
+
 def _check_coverage(
     meter: CheckedMeter, run_s: Span, period_s: float, name: str, findings: Findings
 ) -> None:
@@ -427,12 +452,6 @@ def _check_coverage(
         findings.leave_out("clocks do not overlap", _apart(name, t_s, run_s))
         info.coverage = 0.0
         return
-    if run_s[1] - run_s[0] < _LEAST_IN_RUN * period_s:
-        findings.leave_out(
-            "too few readings",
-            f"{name}: one every {period_s:.4g} s, for which a run has to take "
-            f"{_LEAST_IN_RUN * period_s:.4g} s",
-        )
     info.coverage, info.longest_gap_s = reading_quality(t_s, *run_s, period_s)
     gaps = np.diff([run_s[0], *np.clip(t_s, *run_s), run_s[1]])
     gaps = gaps[gaps > _GAP_PERIODS * period_s]
