@@ -253,7 +253,9 @@ def test_where_the_number_of_nodes_comes_from(tmp_path, system, result, nodes):
 
 
 def test_the_description_of_the_system_is_read_where_the_log_has_none(tmp_path):
-    write_run(tmp_path / "in/ACME/results", system="Box-8xF", nodes=1, result=result_lines())
+    nothing = ':::SYSJSON {"number_of_nodes": "1", "accelerators_per_node": ""}'
+    result = [nothing, *result_lines()]
+    write_run(tmp_path / "in/ACME/results", system="Box-8xF", nodes=1, result=result)
     facts = {"number_of_nodes": 1, "accelerators_per_node": 8, "accelerator_model_name": "F"}
     write_lines(tmp_path / "in/ACME/systems/Box-8xF.json", [json.dumps(facts)])
     spec = the_one(tmp_path / "in", tmp_path / "out").info.spec

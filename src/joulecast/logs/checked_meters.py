@@ -334,16 +334,18 @@ def _checked_counter(
     elif meter.trace:
         took_j = float(np.diff(np.interp(run_s, t_s, joules))[0])
         unit_j = float(steps[steps > 0].min(initial=np.inf))
-        if (steps == 0).any() and math.inf > unit_j > _COARSEST * took_j:
+        coarse_j = unit_j if (steps == 0).any() and unit_j < math.inf else 0.0
+        off_s = sum(float(np.abs(t_s - end_s).min()) for end_s in run_s)
+        off_j = coarse_j + took_j * off_s / (run_s[1] - run_s[0])
+        if coarse_j > _COARSEST * took_j:
             findings.leave_out(
                 "coarse counter",
                 f"{meter.file}: it counts by {unit_j:.4g} J, and the run took {took_j:.4g} J",
             )
+        elif off_j > took_j / 100:
+            text = f"{meter.file}: its counts let the energy be off by {100 * off_j / took_j:.0f} %"
+            findings.remark("few readings", text)
         _check_unread(info.coverage, meter.file, findings)
-        off_s = sum(float(np.abs(t_s - end_s).min()) for end_s in run_s)
-        if (share := off_s / (run_s[1] - run_s[0])) * _FEW_IN_RUN > 0.5:
-            text = f"{off_s:.4g} s from the start and stop, so its energy may be off by {100 * share:.0f} %"
-            findings.remark("few readings", f"{meter.file}: {text}")
     return found
 
 
