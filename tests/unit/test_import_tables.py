@@ -410,14 +410,15 @@ def test_the_lag_of_a_clock_is_reported_and_the_user_says_the_shift(tmp_path):
     assert "clock lag not known: " in said
 
 
-def test_nodes_of_several_clocks_have_no_one_shift(tmp_path):
+@pytest.mark.parametrize("first_s", [(60.0, 240.0), (0.0, 999.0)], ids=["known", "flat"])
+def test_nodes_of_several_clocks_have_no_one_shift(tmp_path, first_s):
     (tmp_path / "in").mkdir()
-    for node, late_s in (("n1", 0), ("n2", 40)):
-        watts = zip(SECONDS + late_s, load(SECONDS), strict=True)
+    for node, late_s, busy_s in (("n1", 0, first_s), ("n2", 40, (60.0, 240.0))):
+        watts = zip(SECONDS + late_s, load(SECONDS, *busy_s), strict=True)
         table(tmp_path / f"in/{node}.csv", [f"{ZERO_S + t:.1f},{w:.1f}" for t, w in watts])
     run("import", "csv", tmp_path / "in", tmp_path / "out", *MAP, *between(), *WHAT)
-    (why,) = info(tmp_path / "out" / "net").left_out
-    assert why.startswith("clock lag: n1") and "each node" in why and "say --shift" not in why
+    why = next(w for w in info(tmp_path / "out" / "net").left_out if w.startswith("clock lag"))
+    assert "n2 " in why and "each node" in why and "say --shift" not in why
 
 
 def test_times_without_a_zone_are_placed_or_remarked(tmp_path):
