@@ -524,6 +524,19 @@ def test_a_copy_of_a_log_is_no_other_node(tmp_path):
     assert "n2.csv" in line and "copy" in line
 
 
+def test_a_node_with_fewer_gpus_in_its_log_leaves_the_run_out(tmp_path):
+    power = tmp_path / "power"
+    power.mkdir()
+    nvidia(power / "n1.csv")
+    log = nvidia(power / "n2.csv", row_of=lambda t, g, w: f"{t}, H100, {g}, {w + 1:.2f}, 99 %")
+    lines = log.read_text().splitlines()
+    log.write_text("\n".join(line for line in lines if ", H100, 1," not in line) + "\n")
+    out = tmp_path / "out"
+    assert "no run is left" in refused("nvidia-smi", power, out, *between(), "--timezone", "UTC")
+    (why,) = info(out / "net").left_out
+    assert why.startswith("node without readings: n2 has 1")
+
+
 def test_the_table_of_dmon_is_read_too(tmp_path):
     head = "#Date       Time        gpu    pwr  gtemp\n#YYYYMMDD   HH:MM:SS    Idx      W      C\n"
     log = tmp_path / "dmon.log"
