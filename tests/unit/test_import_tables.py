@@ -243,6 +243,8 @@ def test_columns_of_watts_are_nodes_or_the_supplies_of_one(tmp_path, joined):
         # The run begins and ends between two readings.
         said = imported("csv", log, tmp_path / name, *mapped, *between(59.5, 239.5), *more)
         assert f"on {nodes} node" in said
+        # Two nodes that read alike may be one, two supplies of a node are not.
+        assert ("remark shared meters" in said) == (nodes == 2)
         found = row(tmp_path / name / "net")
         assert found["energy_j"] == pytest.approx(expected_j(), rel=0.01)
         assert found["nodes"] == nodes

@@ -199,22 +199,25 @@ def _mark_shared(
 ) -> None:
     """Note which nodes have the same readings: several power supplies behind one meter.
 
-    The meter's reading was divided evenly. So sums over nodes are right, but single nodes are not.
+    In a submission, and in the total of a job, the meter's reading was divided evenly. So sums over nodes are
+    right, but single nodes are not. In the log of a tool, it may also be one node under two names.
     """
     groups: dict[bytes, list[MeterInfo]] = defaultdict(list)
     for meter, info in zip(meters, infos, strict=True):
         if len(meter.t_s) > 1 and (meter.is_of_node or not meter.trace):
             groups[meter.power.tobytes()].append(info)
-    shared = [group for group in groups.values() if len(group) > 1]
+    shared = [group for group in groups.values() if len({info.node for info in group}) > 1]
     for group in shared:
         for info in group:
             info.shared_with = [other.node for other in group if other.node != info.node]
     if shared:
         alike = " = ".join(info.node for info in shared[0])
+        once = meters[0].by_unit and meters[0].trace
         findings.remark(
             "shared meters",
-            f"{len(meters)} nodes have {len(groups)} distinct sequences of readings ({alike}"
-            f"{' and others' if len(shared) > 1 else ''}); only their sum is meaningful",
+            f"{len({info.node for info in infos})} nodes have {len(groups)} distinct sequences of readings "
+            f"({alike}{' and others' if len(shared) > 1 else ''}); "
+            + ("if it is one node, it counts twice" if once else "only their sum is meaningful"),
         )
 
 
