@@ -228,7 +228,7 @@ def checked(meter: LoggedMeter, run_s: Span | None, findings: Findings) -> Check
     Two checks are for loaded nodes only: that the power never falls to idle, and that it does not stay at one
     value. These are made neither for a part of a node nor for an estimate.
     """
-    name, info = meter.file, about_meter(meter)
+    name, info = meter.file, _about(meter)
     t_s, watts = meter.t_s, meter.power
     if not len(t_s):
         info.reason = f"{name} holds none of the run"
@@ -285,7 +285,7 @@ def checked(meter: LoggedMeter, run_s: Span | None, findings: Findings) -> Check
     return found
 
 
-def about_meter(meter: LoggedMeter) -> MeterInfo:
+def _about(meter: LoggedMeter) -> MeterInfo:
     """The facts about a meter that do not depend on its readings."""
     about = [meter.remark, None if meter.trace else NO_TRACE]
     return MeterInfo(
