@@ -539,6 +539,15 @@ def test_a_node_with_fewer_gpus_in_its_log_leaves_the_run_out(tmp_path):
     assert why.startswith("node without readings: n2 has 1")
 
 
+def test_gpus_that_the_run_may_not_have_used_are_named(tmp_path):
+    def line(t, gpu, watts):
+        return f"{t}, H100, {gpu}, {watts / (1 + 4 * int(gpu)):.2f}, 99 %"
+
+    log = nvidia(tmp_path / "n1.csv", row_of=line)
+    imported("nvidia-smi", log, tmp_path / "out", *between(), "--timezone", "UTC")
+    assert any("idle GPUs: n1: 1 of 2" in text for text in info(tmp_path / "out/net").remarks)
+
+
 def test_the_table_of_dmon_is_read_too(tmp_path):
     head = "#Date       Time        gpu    pwr  gtemp\n#YYYYMMDD   HH:MM:SS    Idx      W      C\n"
     log = tmp_path / "dmon.log"

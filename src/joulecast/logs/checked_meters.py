@@ -94,6 +94,7 @@ def checked_meters(
         _check_watts(meter, accelerators_per_node, run_s, findings)
     # Parts of a node may differ: memory draws less than processors, a supply in reserve draws little.
     _compare([meter for meter in meters if meter.is_of_node and meter.device is None], findings)
+    _find_idle_gpus(meters, run_s, findings)
     found = [checked(meter, run_s, findings) for meter in meters]
     _mark_shared(meters, [meter.info for meter in found], findings)
     return found
@@ -192,6 +193,18 @@ def _compare(meters: Sequence[LoggedMeter], findings: Findings) -> None:
                 f"{file} reads {np.median(ratios):.2g} times what they do all along; if they are parts of "
                 "one node, say --node",
             )
+
+
+def _find_idle_gpus(meters: Sequence[LoggedMeter], run_s: Span | None, findings: Findings) -> None:
+    """Note which nodes have GPUs that draw little, because a log may have GPUs that the run did not use."""
+    of_node: dict[str, list[float]] = defaultdict(list)
+    for meter in meters:
+        if meter.covers == "gpu" and meter.device is not None:
+            of_node[meter.node].append(_load_w(meter, run_s))
+    for node, loads_w in of_node.items():
+        if idle := sum(load_w < max(loads_w) / _UNLIKE for load_w in loads_w):
+            text = f"{node}: {idle} of {len(loads_w)} draw far less than another; take out those not in use"
+            findings.remark("idle GPUs", text)
 
 
 def _mark_shared(
