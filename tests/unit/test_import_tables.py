@@ -423,6 +423,19 @@ def test_nodes_of_several_clocks_have_no_one_shift(tmp_path, first_s):
     assert "n2 " in why and "each node" in why and "say --shift" not in why
 
 
+@pytest.mark.parametrize("hours", [-1, 0, 1])
+def test_a_wrong_time_zone_is_known_in_a_long_run(tmp_path, hours):
+    at_s = np.arange(0, 18_000, 30)
+    watts = load(at_s, 3600, 14_400)
+    log = tmp_path / "log.csv"
+    table(log, [f"{iso(t, 1)},{w:.1f}" for t, w in zip(at_s, watts, strict=True)])
+    zone = ("--timezone", f"+0{1 + hours}:00")
+    run("import", "csv", log, tmp_path / "out", *MAP, *between(3600, 14_400), *WHAT, *zone)
+    left_out = info(tmp_path / "out" / "net").left_out
+    assert [why.split(":")[0] for why in left_out] == ["clock lag"] * bool(hours)
+    assert all("--timezone" in why for why in left_out)
+
+
 def test_times_without_a_zone_are_placed_or_remarked(tmp_path):
     rows = [f"{iso(t, 1)},{w:.1f}" for t, w in zip(SECONDS, load(SECONDS), strict=True)]
     log = table(tmp_path / "log.csv", rows)

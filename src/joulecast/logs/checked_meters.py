@@ -63,6 +63,9 @@ percent."""
 _COARSEST = 0.05
 """Largest unit of a counter, as a share of a run's energy: repeats may differ by as much. Also the largest
 share of a run in which a counter may restart."""
+_END_S, _LONG_S = 600.0, 6000.0
+"""The time (s) at the ends of a run in which a meter shows whether its clock is off by hours, and the
+shortest run for which this is looked at. (A shorter one hardly overlaps with such a log.)"""
 _JITTER_PERIODS = 0.5
 """Stamps may go back by at most this share of a period. After a gap, a meter catches up: a reading may have a
 stamp up to 0.24 s before the stamp in the line above (MLPerf v4.0, a reading every 2 s). If stamps go back
@@ -292,6 +295,7 @@ def checked(meter: LoggedMeter, run_s: Span | None, findings: Findings) -> Check
             )
         _check_coverage(found, run_s, period_s, name, findings)
         _check_number(found, run_s, meter.is_of_node, name, findings)
+        _check_ends(found, run_s, name, findings)
         if meter.is_of_node:
             _check_frozen(found, run_s, name, findings)
             _check_load(found, run_s, name, findings)
@@ -443,6 +447,24 @@ def _check_load(meter: CheckedMeter, run_s: Span, name: str, findings: Findings)
             "not under load",
             f"{name}: {load_w:.4g} W in the run, {idle_w:.4g} W before or after it",
         )
+
+
+def _check_ends(meter: CheckedMeter, run_s: Span, name: str, findings: Findings) -> None:
+    """Find a meter whose clock has another time zone: it is idle at one end of a long run, and under load
+    beyond the other end. (Lags of minutes are found by :mod:`joulecast.logs.lags`.)"""
+    start_s, stop_s = run_s
+    begins_s = start_s - _END_S, start_s, stop_s - _END_S, stop_s
+    before, first, last, after = (
+        meter.watts[_within(meter.t_s, (t_s, t_s + _END_S))] for t_s in begins_s
+    )
+    for idle, load, beyond, text in (
+        (first, last, after, "idle in the first minutes of the run, under load after it"),
+        (last, first, before, "idle in the last minutes of the run, under load before it"),
+    ):
+        if stop_s - start_s < _LONG_S or min(map(len, (idle, load, beyond))) < _LEAST_READINGS:
+            continue
+        if min(np.median(load), np.median(beyond)) > _UNLIKE * np.quantile(idle, 0.9):
+            findings.leave_out("clock lag", f"{name}: {text}; is it another --timezone?")
 
 
 def _check_number(
