@@ -104,6 +104,16 @@ def test_a_lag_that_cannot_be_told_is_not_known(tmp_path):
     assert about["clock_lag_s"] is None
 
 
+def test_readings_that_no_node_can_give_are_not_added(tmp_path):
+    recorded(tmp_path / "records" / "a")
+    log = pd.read_csv(wattmeter(tmp_path / "log.csv", 0.0))
+    log.assign(w=log["w"] / 1000).to_csv(tmp_path / "log.csv", index=False)
+    done = added(tmp_path, "csv", "log.csv", "--node", "host")
+    assert done.exit_code == 2 and "a: implausible watts" in done.output
+    assert added(tmp_path, "csv", "log.csv", "--node", "host", "--unit", "kW").exit_code == 0
+    assert row(tmp_path / "out" / "a")["energy_j"] == pytest.approx(true_j(), rel=0.02)
+
+
 def test_records_that_get_no_meter_say_why(tmp_path):
     recorded(tmp_path / "records" / "a")
     metered = MeterInfo(

@@ -243,6 +243,8 @@ def test_columns_of_watts_are_nodes_or_the_supplies_of_one(tmp_path, joined):
         # The run begins and ends between two readings.
         said = imported("csv", log, tmp_path / name, *mapped, *between(59.5, 239.5), *more)
         assert f"on {nodes} node" in said
+        # Two nodes that read alike may be one, two supplies of a node are not.
+        assert ("remark shared meters" in said) == (nodes == 2)
         found = row(tmp_path / name / "net")
         assert found["energy_j"] == pytest.approx(expected_j(), rel=0.01)
         assert found["nodes"] == nodes
@@ -343,6 +345,21 @@ def test_kw_without_a_unit_and_three_readings_are_no_measurement(tmp_path):
     assert done.exit_code == 2 and "too few readings" in done.output
 
 
+@pytest.mark.parametrize("form", ["seldom", "repeated", "counted"])
+def test_few_values_in_a_run_are_said(tmp_path, form):
+    # A reading each 20 s; or one each second, of a meter that has a new value each 20 s.
+    at_s = SECONDS - SECONDS % 20 + 7
+    values, what = load(SECONDS)[at_s // 20 * 20], "watts"
+    if form == "counted":
+        values, what = np.cumsum(load(SECONDS)), "joules"
+    each = slice(None) if form == "repeated" else slice(7, None, 20)
+    pairs = zip(SECONDS[each], values[each], strict=True)
+    log = table(tmp_path / "slow.csv", [f"{ZERO_S + t},{v:.1f}" for t, v in pairs])
+    out = tmp_path / "out"
+    said = imported("csv", log, out, "--map", f"time=t,{what}=w", *between(), "--samples", 1e4)
+    assert "remark few readings: 1" in said and "be off by" in " ".join(info(out / "net").remarks)
+
+
 def test_a_coarse_counter_is_left_out(tmp_path):
     counts = np.floor(np.cumsum(load(SECONDS)) / 36_000) * 0.01
     rows = [f"{ZERO_S + t},{c:.2f}" for t, c in zip(SECONDS, counts, strict=True)]
@@ -395,14 +412,28 @@ def test_the_lag_of_a_clock_is_reported_and_the_user_says_the_shift(tmp_path):
     assert "clock lag not known: " in said
 
 
-def test_nodes_of_several_clocks_have_no_one_shift(tmp_path):
+@pytest.mark.parametrize("first_s", [(60.0, 240.0), (0.0, 999.0)], ids=["known", "flat"])
+def test_nodes_of_several_clocks_have_no_one_shift(tmp_path, first_s):
     (tmp_path / "in").mkdir()
-    for node, late_s in (("n1", 0), ("n2", 40)):
-        watts = zip(SECONDS + late_s, load(SECONDS), strict=True)
+    for node, late_s, busy_s in (("n1", 0, first_s), ("n2", 40, (60.0, 240.0))):
+        watts = zip(SECONDS + late_s, load(SECONDS, *busy_s), strict=True)
         table(tmp_path / f"in/{node}.csv", [f"{ZERO_S + t:.1f},{w:.1f}" for t, w in watts])
     run("import", "csv", tmp_path / "in", tmp_path / "out", *MAP, *between(), *WHAT)
-    (why,) = info(tmp_path / "out" / "net").left_out
-    assert why.startswith("clock lag: n1") and "each node" in why and "say --shift" not in why
+    why = next(w for w in info(tmp_path / "out" / "net").left_out if w.startswith("clock lag"))
+    assert "n2 " in why and "each node" in why and "say --shift" not in why
+
+
+@pytest.mark.parametrize("hours", [-1, 0, 1])
+def test_a_wrong_time_zone_is_known_in_a_long_run(tmp_path, hours):
+    at_s = np.arange(0, 18_000, 30)
+    watts = load(at_s, 3600, 14_400)
+    log = tmp_path / "log.csv"
+    table(log, [f"{iso(t, 1)},{w:.1f}" for t, w in zip(at_s, watts, strict=True)])
+    zone = ("--timezone", f"+0{1 + hours}:00")
+    run("import", "csv", log, tmp_path / "out", *MAP, *between(3600, 14_400), *WHAT, *zone)
+    left_out = info(tmp_path / "out" / "net").left_out
+    assert [why.split(":")[0] for why in left_out] == ["clock lag"] * bool(hours)
+    assert all("--timezone" in why for why in left_out)
 
 
 def test_times_without_a_zone_are_placed_or_remarked(tmp_path):
@@ -506,6 +537,28 @@ def test_a_copy_of_a_log_is_no_other_node(tmp_path):
         )
     line = refused("nvidia-smi", power, tmp_path / "no", *between(), "--timezone", "UTC")
     assert "n2.csv" in line and "copy" in line
+
+
+def test_a_node_with_fewer_gpus_in_its_log_leaves_the_run_out(tmp_path):
+    power = tmp_path / "power"
+    power.mkdir()
+    nvidia(power / "n1.csv")
+    log = nvidia(power / "n2.csv", row_of=lambda t, g, w: f"{t}, H100, {g}, {w + 1:.2f}, 99 %")
+    lines = log.read_text().splitlines()
+    log.write_text("\n".join(line for line in lines if ", H100, 1," not in line) + "\n")
+    out = tmp_path / "out"
+    assert "no run is left" in refused("nvidia-smi", power, out, *between(), "--timezone", "UTC")
+    (why,) = info(out / "net").left_out
+    assert why.startswith("node without readings: n2 has 1")
+
+
+def test_gpus_that_the_run_may_not_have_used_are_named(tmp_path):
+    def line(t, gpu, watts):
+        return f"{t}, H100, {gpu}, {watts / (1 + 4 * int(gpu)):.2f}, 99 %"
+
+    log = nvidia(tmp_path / "n1.csv", row_of=line)
+    imported("nvidia-smi", log, tmp_path / "out", *between(), "--timezone", "UTC")
+    assert any("idle GPUs: n1: 1 of 2" in text for text in info(tmp_path / "out/net").remarks)
 
 
 def test_the_table_of_dmon_is_read_too(tmp_path):

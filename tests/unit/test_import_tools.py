@@ -113,6 +113,21 @@ def test_codecarbon_gpus_are_read_and_the_pue_is_taken_out(tmp_path):
     assert (found["energy_source"], found["energy_covers"]) == ("imported", "gpu")
 
 
+def test_the_gpus_of_a_node_may_have_one_figure(tmp_path):
+    # Eight GPUs together draw more than one GPU can.
+    table = pd.read_csv(MADE / "codecarbon-3.3.2-runs.csv").head(1)
+    joules = 5000 * float(table["duration"].iloc[0])
+    table = table.assign(gpu_energy=joules / 3.6e6, gpu_count=8, gpu_model="8 x NVIDIA H100")
+    table.to_csv(tmp_path / "emissions.csv", index=False)
+    imported("codecarbon", tmp_path / "emissions.csv", tmp_path / "out", "--timezone", "UTC")
+    assert row(tmp_path / "out" / "alpha")["energy_j"] == pytest.approx(joules)
+    watts = 10 * load(SECONDS)
+    of_node = answer(tmp_path / "sum.json", ({"Hostname": "n1"}, SECONDS, watts))
+    said = ("--unit", "W", "--covers", "gpu", *between())
+    imported("prometheus", of_node, tmp_path / "sum", *said)
+    assert row(tmp_path / "sum" / "net")["energy_j"] == pytest.approx(10 * expected_j(), rel=0.01)
+
+
 def test_codecarbon_writes_the_duration_of_the_last_task_beside_the_energy_of_all(tmp_path):
     tasks = pd.read_csv(MADE / "codecarbon-3.3.2-tasks.csv")
     beside = tmp_path / f"emissions_base_{tasks['run_id'].iloc[0]}.csv"

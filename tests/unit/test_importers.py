@@ -253,7 +253,9 @@ def test_where_the_number_of_nodes_comes_from(tmp_path, system, result, nodes):
 
 
 def test_the_description_of_the_system_is_read_where_the_log_has_none(tmp_path):
-    write_run(tmp_path / "in/ACME/results", system="Box-8xF", nodes=1, result=result_lines())
+    nothing = ':::SYSJSON {"number_of_nodes": "1", "accelerators_per_node": ""}'
+    result = [nothing, *result_lines()]
+    write_run(tmp_path / "in/ACME/results", system="Box-8xF", nodes=1, result=result)
     facts = {"number_of_nodes": 1, "accelerators_per_node": 8, "accelerator_model_name": "F"}
     write_lines(tmp_path / "in/ACME/systems/Box-8xF.json", [json.dumps(facts)])
     spec = the_one(tmp_path / "in", tmp_path / "out").info.spec
@@ -356,6 +358,18 @@ def test_a_conversion_efficiency_is_named_and_not_applied(tmp_path):
     assert node_joules(record) == pytest.approx(6000 * 200, rel=0.01)
 
 
+def test_a_forecast_says_that_some_nodes_were_metered_before_their_supplies(tmp_path, monkeypatch):
+    for nodes, supply in ((1, "AC"), (2, "DC")):
+        monkeypatch.setattr("mlperf_fixtures.ZERO_MS", 1_715_000_000_000 + 1_000_000 * nodes)
+        said = line("conversion_eff", -10, 0.94, measurement_type=supply)
+        seeds = {f"node_{n}": 10 * nodes + n for n in range(nodes)}
+        power = {name: [said, *power_lines(readings(seed))] for name, seed in seeds.items()}
+        write_run(tmp_path / "in", system=f"{nodes}xACME", nodes=nodes, power=power)
+    import_mlperf(tmp_path / "in", tmp_path / "out")
+    notes = joulecast.forecast(tmp_path / "out", nodes=[4])["notes"]
+    assert any("(AC)" in note and "(DC)" in note for note in notes)
+
+
 def test_lines_of_other_submitters_are_read(tmp_path):
     """A rank before the mark, metadata in readings, watts as floats."""
     result = [f"0: {text}" if text.startswith(":::MLLOG") else text for text in result_lines()]
@@ -431,6 +445,10 @@ BAD = {
     "half of the run": (
         dict(changed=lambda found: [r for r in found if r[0] < 120]),
         "coverage",
+    ),
+    "no value of a BMC": (
+        dict(scale=1.5, changed=lambda found: [*found[:60], (found[60][0], 65_535), *found[61:]]),
+        "absurd watts",
     ),
     "one reading": (dict(changed=lambda found: found[60:61]), "too few readings"),
     "negative watts": (

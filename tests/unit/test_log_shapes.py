@@ -102,6 +102,20 @@ def test_the_accuracy_that_an_evaluation_finds_may_state_the_work():
     assert observe_phases(record)["evaluating_s"] == pytest.approx(20.0)
 
 
+@pytest.mark.parametrize(("stated", "work"), [(0, 0), (200, 400)])
+def test_the_work_of_a_last_block_is_known_or_no_work_is(stated, work):
+    # If a stop repeats the count of its start, the next start says what a block did.
+    script = Script()
+    for done in (0, 200):
+        script.log("block_start", samples_count=done)
+        script.spend("training", 20.0)
+        script.log("block_stop", samples_count=done + stated)
+    lines = [line("init_start", 0), line("run_start", START_S), *script.lines]
+    record = imported([*lines, line("run_stop", script.at_s, status="success")])
+    assert record.info.outcome.samples == work
+    assert any(remark.startswith("work unknown") for remark in record.info.remarks) == (not work)
+
+
 def test_epochs_of_language_models_count_samples():
     # Each pass over the data is an epoch, with several blocks and evaluations.
     script, done = Script(), 0

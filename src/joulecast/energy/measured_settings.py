@@ -201,6 +201,11 @@ def notes_on(
         )
     if (of_workload["kind"] == "imported").all():
         notes += _on_other_scales(workload, of_workload, times_of_others)
+        if of_workload["supply"].nunique() > 1:
+            notes.append(
+                f"{workload}: some runs were metered before the power supplies (AC), others behind them "
+                "(DC). The fit does not know this: energies may be off by the loss in the power supplies"
+            )
     parts = metered_parts(of_workload)
     if parts:
         notes.append(

@@ -30,12 +30,14 @@ _LOADED_PART_W = (0.5, 3e3)
 """Least and most watts of a loaded GPU, module, socket or memory. A DIMM draws 1 W or more. No device is
 cooled for 3 kW."""
 _SPIKE = 10.0
-"""A reading of this many times the power under load is a fault of the meter (such as 65,535 W)."""
+"""A reading of this many times the power under load is a fault of the meter."""
+_NO_VALUE_W = 65_535.0
+"""What a BMC says if it has no value: all of its 16 bits are set."""
 _LEAST_READINGS = 10
 """Least number of readings whose quantiles are compared."""
-_LEAST_IN_RUN = 5
-"""Least number of readings in a run. With fewer, straight lines between the readings miss more than a tenth
-of a run that begins or ends between two readings."""
+_LEAST_IN_RUN, _FEW_IN_RUN = 5, 50
+"""Least number of readings in a run, and the number below which there is a remark. A run that begins or ends
+between two readings has an energy that is uncertain by half of a reading: by a tenth, and by 1 %."""
 _ONE_WAY = 0.75
 """If at least this share of the readings rises (or falls), the readings are a count. For watts, the share is
 at most 0.63 (MLPerf v4.0)."""
@@ -61,6 +63,9 @@ percent."""
 _COARSEST = 0.05
 """Largest unit of a counter, as a share of a run's energy: repeats may differ by as much. Also the largest
 share of a run in which a counter may restart."""
+_END_S, _LONG_S = 600.0, 6000.0
+"""The time (s) at the ends of a run in which a meter shows whether its clock is off by hours, and the
+shortest run for which this is looked at. (A shorter one hardly overlaps with such a log.)"""
 _JITTER_PERIODS = 0.5
 """Stamps may go back by at most this share of a period. After a gap, a meter catches up: a reading may have a
 stamp up to 0.24 s before the stamp in the line above (MLPerf v4.0, a reading every 2 s). If stamps go back
@@ -92,6 +97,7 @@ def checked_meters(
         _check_watts(meter, accelerators_per_node, run_s, findings)
     # Parts of a node may differ: memory draws less than processors, a supply in reserve draws little.
     _compare([meter for meter in meters if meter.is_of_node and meter.device is None], findings)
+    _find_idle_gpus(meters, run_s, findings)
     found = [checked(meter, run_s, findings) for meter in meters]
     _mark_shared(meters, [meter.info for meter in found], findings)
     return found
@@ -137,9 +143,11 @@ def _check_watts(
         if accelerators is not None and not meter.by_unit:
             least_w, most_w = (accelerators * watts for watts in _LOADED_ACCELERATOR_W)
             of = f"a node of {accelerators} accelerators"
-    elif meter.covers == "gpu" and meter.device is None and accelerators is not None:
-        least_w, most_w = (accelerators * watts for watts in _LOADED_PART_W)
-        of = f"a node's {accelerators} GPUs"
+    elif meter.covers == "gpu" and meter.device is None:
+        of, most_w = "a node's GPUs", _MOST_W
+        if accelerators is not None:
+            least_w, most_w = (accelerators * watts for watts in _LOADED_PART_W)
+            of = f"a node's {accelerators} GPUs"
     if not least_w <= load_w <= most_w:
         findings.leave_out(
             "implausible watts",
@@ -190,27 +198,42 @@ def _compare(meters: Sequence[LoggedMeter], findings: Findings) -> None:
             )
 
 
+def _find_idle_gpus(meters: Sequence[LoggedMeter], run_s: Span | None, findings: Findings) -> None:
+    """Note which nodes have GPUs that draw little, because a log may have GPUs that the run did not use."""
+    of_node: dict[str, list[float]] = defaultdict(list)
+    for meter in meters:
+        if meter.covers == "gpu" and meter.device is not None:
+            of_node[meter.node].append(_load_w(meter, run_s))
+    for node, loads_w in of_node.items():
+        if idle := sum(load_w < max(loads_w) / _UNLIKE for load_w in loads_w):
+            text = f"{node}: {idle} of {len(loads_w)} draw far less than another; take out those not in use"
+            findings.remark("idle GPUs", text)
+
+
 def _mark_shared(
     meters: Sequence[LoggedMeter], infos: Sequence[MeterInfo], findings: Findings
 ) -> None:
     """Note which nodes have the same readings: several power supplies behind one meter.
 
-    The meter's reading was divided evenly. So sums over nodes are right, but single nodes are not.
+    In a submission, and in the total of a job, the meter's reading was divided evenly. So sums over nodes are
+    right, but single nodes are not. In the log of a tool, it may also be one node under two names.
     """
     groups: dict[bytes, list[MeterInfo]] = defaultdict(list)
     for meter, info in zip(meters, infos, strict=True):
         if len(meter.t_s) > 1 and (meter.is_of_node or not meter.trace):
             groups[meter.power.tobytes()].append(info)
-    shared = [group for group in groups.values() if len(group) > 1]
+    shared = [group for group in groups.values() if len({info.node for info in group}) > 1]
     for group in shared:
         for info in group:
             info.shared_with = [other.node for other in group if other.node != info.node]
     if shared:
         alike = " = ".join(info.node for info in shared[0])
+        once = meters[0].by_unit and meters[0].trace
         findings.remark(
             "shared meters",
-            f"{len(meters)} nodes have {len(groups)} distinct sequences of readings ({alike}"
-            f"{' and others' if len(shared) > 1 else ''}); only their sum is meaningful",
+            f"{len({info.node for info in infos})} nodes have {len(groups)} distinct sequences of readings "
+            f"({alike}{' and others' if len(shared) > 1 else ''}); "
+            + ("if it is one node, it counts twice" if once else "only their sum is meaningful"),
         )
 
 
@@ -221,7 +244,7 @@ def checked(meter: LoggedMeter, run_s: Span | None, findings: Findings) -> Check
     Two checks are for loaded nodes only: that the power never falls to idle, and that it does not stay at one
     value. These are made neither for a part of a node nor for an estimate.
     """
-    name, info = meter.file, about_meter(meter)
+    name, info = meter.file, _about(meter)
     t_s, watts = meter.t_s, meter.power
     if not len(t_s):
         info.reason = f"{name} holds none of the run"
@@ -236,7 +259,7 @@ def checked(meter: LoggedMeter, run_s: Span | None, findings: Findings) -> Check
     most_w = _LOADED_PART_W[1] if meter.covers == "gpu" and meter.device is not None else _MOST_W
     if meter.is_of_node and meter.device is None:
         most_w = np.fmin(most_w, _SPIKE * _load_w(meter, run_s))
-    possible = (watts >= 0) & (watts <= most_w)
+    possible = (watts >= 0) & (watts <= most_w) & (watts != _NO_VALUE_W)
     # If a log says that it has no value, a reading has failed.
     absurd = ~possible & ~(np.isnan(watts) & meter.by_unit)
     if absurd.any():
@@ -271,13 +294,15 @@ def checked(meter: LoggedMeter, run_s: Span | None, findings: Findings) -> Check
                 f"{failed[0]:.0f} and {failed[-1]:.0f} s",
             )
         _check_coverage(found, run_s, period_s, name, findings)
+        _check_number(found, run_s, meter.is_of_node, name, findings)
+        _check_ends(found, run_s, name, findings)
         if meter.is_of_node:
             _check_frozen(found, run_s, name, findings)
             _check_load(found, run_s, name, findings)
     return found
 
 
-def about_meter(meter: LoggedMeter) -> MeterInfo:
+def _about(meter: LoggedMeter) -> MeterInfo:
     """The facts about a meter that do not depend on its readings."""
     about = [meter.remark, None if meter.trace else NO_TRACE]
     return MeterInfo(
@@ -329,11 +354,17 @@ def _checked_counter(
     elif meter.trace:
         took_j = float(np.diff(np.interp(run_s, t_s, joules))[0])
         unit_j = float(steps[steps > 0].min(initial=np.inf))
-        if (steps == 0).any() and math.inf > unit_j > _COARSEST * took_j:
+        coarse_j = unit_j if (steps == 0).any() and unit_j < math.inf else 0.0
+        off_s = sum(float(np.abs(t_s - end_s).min()) for end_s in run_s)
+        off_j = coarse_j + took_j * off_s / (run_s[1] - run_s[0])
+        if coarse_j > _COARSEST * took_j:
             findings.leave_out(
                 "coarse counter",
                 f"{meter.file}: it counts by {unit_j:.4g} J, and the run took {took_j:.4g} J",
             )
+        elif off_j > took_j / 100:
+            text = f"{meter.file}: its counts let the energy be off by {100 * off_j / took_j:.0f} %"
+            findings.remark("few readings", text)
         _check_unread(info.coverage, meter.file, findings)
     return found
 
@@ -418,6 +449,40 @@ def _check_load(meter: CheckedMeter, run_s: Span, name: str, findings: Findings)
         )
 
 
+def _check_ends(meter: CheckedMeter, run_s: Span, name: str, findings: Findings) -> None:
+    """Find a meter whose clock has another time zone: it is idle at one end of a long run, and under load
+    beyond the other end. (Lags of minutes are found by :mod:`joulecast.logs.lags`.)"""
+    start_s, stop_s = run_s
+    begins_s = start_s - _END_S, start_s, stop_s - _END_S, stop_s
+    before, first, last, after = (
+        meter.watts[_within(meter.t_s, (t_s, t_s + _END_S))] for t_s in begins_s
+    )
+    for idle, load, beyond, text in (
+        (first, last, after, "idle in the first minutes of the run, under load after it"),
+        (last, first, before, "idle in the last minutes of the run, under load before it"),
+    ):
+        if stop_s - start_s < _LONG_S or min(map(len, (idle, load, beyond))) < _LEAST_READINGS:
+            continue
+        if min(np.median(load), np.median(beyond)) > _UNLIKE * np.quantile(idle, 0.9):
+            findings.leave_out("clock lag", f"{name}: {text}; is it another --timezone?")
+
+
+def _check_number(
+    meter: CheckedMeter, run_s: Span, is_of_node: bool, name: str, findings: Findings
+) -> None:
+    """Find a meter that has few values in the run. If a node's meter is slow, the log may repeat each of its
+    values. (A GPU at its power limit may draw the same all the time, so there each reading counts.)"""
+    watts = meter.watts[_within(meter.t_s, run_s)]
+    values = 1 + np.count_nonzero(np.diff(watts)) if is_of_node else len(watts)
+    if 0 < len(watts) < _LEAST_IN_RUN:
+        findings.leave_out("too few readings", f"{name}: {len(watts)} in the run")
+    elif 0 < values < _FEW_IN_RUN:
+        text = (
+            f"{name}: {values} values in the run, so its energy may be off by {50 / values:.0f} %"
+        )
+        findings.remark("few readings", text)
+
+
 def _check_coverage(
     meter: CheckedMeter, run_s: Span, period_s: float, name: str, findings: Findings
 ) -> None:
@@ -427,12 +492,6 @@ def _check_coverage(
         findings.leave_out("clocks do not overlap", _apart(name, t_s, run_s))
         info.coverage = 0.0
         return
-    if run_s[1] - run_s[0] < _LEAST_IN_RUN * period_s:
-        findings.leave_out(
-            "too few readings",
-            f"{name}: one every {period_s:.4g} s, for which a run has to take "
-            f"{_LEAST_IN_RUN * period_s:.4g} s",
-        )
     info.coverage, info.longest_gap_s = reading_quality(t_s, *run_s, period_s)
     gaps = np.diff([run_s[0], *np.clip(t_s, *run_s), run_s[1]])
     gaps = gaps[gaps > _GAP_PERIODS * period_s]

@@ -133,7 +133,8 @@ def _meter(
         remark = _PROCESS
     return LoggedMeter(
         node,
-        part,
+        # Its GPUs have one figure together.
+        None if part == "gpu" else part,
         _PARTS[part],
         file,
         t_s,

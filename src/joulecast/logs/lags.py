@@ -209,7 +209,8 @@ def lag_of(meters: Sequence[LoggedMeter], course: LoggedActivity) -> Lag:
     grid_s = max(_GRID_S, span_s / _MOST_POINTS)
     # A reading stands for the period before it.
     behind_s, has_edge = {}, False
-    for node, own in list(by_node.items())[:_MOST_COMPARED]:
+    compared = list(by_node.items())[:_MOST_COMPARED]
+    for node, own in compared:
         traces = [t for meter in own[:_MOST_COMPARED] if (t := _trace_of(meter, grid_s))]
         has_edge |= bool(traces)
         if traces and (lag_s := _behind(course, traces, grid_s)) is not None:
@@ -220,7 +221,9 @@ def lag_of(meters: Sequence[LoggedMeter], course: LoggedActivity) -> Lag:
     small_s = max(_SMALL_S, edge_s, _SMALL_SHARE * (stop_s - start_s))
     values = list(behind_s.values())
     text = f"{float(np.median(values)):.1f} s"
-    if np.ptp(values) > edge_s:
+    if np.ptp(values) > edge_s or len(values) < len(compared):
         text = listed([f"{node} {lag_s:.1f} s" for node, lag_s in behind_s.items()])
     worst_s = max(values, key=abs)
-    return Lag(worst_s, text, abs(worst_s) > small_s, bool(np.ptp(values) <= small_s))
+    # A lag of few nodes is none of all nodes.
+    of_one_clock = bool(np.ptp(values) <= small_s) and 2 * len(values) > len(compared)
+    return Lag(worst_s, text, abs(worst_s) > small_s, of_one_clock)

@@ -236,7 +236,8 @@ def read_run(files: RunFiles) -> ImportedRun:
         findings.leave_out(
             "truncated line", f"{files.result}: line {shown} is no complete :::MLLOG line"
         )
-    facts = _described(files, findings) | log.system
+    said = {name: fact for name, fact in log.system.items() if fact not in ("", None)}
+    facts = _described(files, findings) | said
     others = facts.get("other_software_stack")
     stack = {"framework": facts.get("framework"), **(others if isinstance(others, dict) else {})}
     run = ImportedRun(

@@ -338,6 +338,8 @@ def logged_work(
             for b, w in zip(begun, of_blocks, strict=True)
             if b is not None
         ]
+        if not evaluated and blocks and blocks[-1].closed and math.isnan(of_blocks[-1]):
+            reached = []  # The log does not say what the last block did.
         known = [c for e in evaluations if (c := so_far[id(e)]) is not None]
         known = known or [c for _, c in evaluated if c <= max(reached, default=math.inf)]
         total = max(known or reached, default=0.0)
