@@ -250,7 +250,13 @@ def windows(log: Log, source: Path, rows: Sequence[RunFacts], usual: RunFacts) -
     ]
 
 
-def _window(log: Log, source: Path, facts: RunFacts) -> Window:
+def _run_of_name(log: Log, source: Path, facts: RunFacts) -> LoggedRun | None:
+    """The run that the log knows by the user's name for it, or the only one that it knows; ``None`` if the
+    user says when the run was.
+
+    Raises:
+        JoulecastError: there is no such run, or there are several.
+    """
     # The names that the runs have if no table names them.
     called = each_once([sanitised(run.name) for run in log.runs])
     of_name = [
@@ -263,12 +269,15 @@ def _window(log: Log, source: Path, facts: RunFacts) -> Window:
         raise JoulecastError(
             f"{source}: has {len(ids)} runs {facts.run}; name each by its run_id: {listed(ids)}"
         )
-    logged = next(iter(of_name), None)
-    if logged is None and len(log.runs) == 1 and facts.start is None:
-        logged = log.runs[0]
-    if logged is None and log.runs and facts.start is None:
-        there = listed(called)
-        raise JoulecastError(f"{source}: has no run {facts.run}; there are: {there}")
+    if not of_name and log.runs and facts.start is None:
+        if len(log.runs) == 1:
+            return log.runs[0]
+        raise JoulecastError(f"{source}: has no run {facts.run}; there are: {listed(called)}")
+    return next(iter(of_name), None)
+
+
+def _window(log: Log, source: Path, facts: RunFacts) -> Window:
+    logged = _run_of_name(log, source, facts)
     if logged is not None:
         ends = [logged.start_s, logged.stop_s]
     else:
@@ -338,6 +347,48 @@ def on_clock(meter: LoggedMeter, kind: str, zero_s: float) -> LoggedMeter:
     return replace(found, t_s=t_s, watts=watts, joules=joules, lost=lost)
 
 
+def _refuse_unclear_work(facts: RunFacts, source: Path, name: str) -> None:
+    """Raise an error if the facts do not say how much a run trained, or contradict each other."""
+    if facts.steps is not None and facts.batch is None:
+        raise JoulecastError(
+            f"{source}: run {name}: its steps say how much was trained only with --batch-size"
+        )
+    if None not in (facts.samples, facts.steps, facts.batch):
+        trained = (facts.steps or 0) * (facts.batch or 0)
+        if abs(trained - (facts.samples or 0)) > _ALMOST * trained:
+            raise JoulecastError(
+                f"{source}: run {name}: {facts.steps:g} steps of {facts.batch} samples are not "
+                f"{facts.samples:g} samples; correct them, or leave out the samples or the steps"
+            )
+
+
+def _meters_of_run(
+    kind: str, source: Path, log: Log, facts: RunFacts, logged: LoggedRun | None
+) -> tuple[list[str], list[LoggedMeter]]:
+    """The nodes of a run, and their meters.
+
+    Raises:
+        JoulecastError: a node has no readings, a meter is there twice, or meters are of other GPUs.
+    """
+    meters = list(logged.meters) if logged and logged.meters else _readings(log, source)
+    there = list(dict.fromkeys(meter.node for meter in meters))
+    if missing := [host for host in facts.hosts if host not in there]:
+        raise JoulecastError(
+            f"{source}: has no readings of {listed(missing)}; there are: {listed(there)}; name the nodes as "
+            "the log does (hosts), or say whose readings these are (--node)"
+        )
+    seen = Counter((m.node, m.device) for m in meters)
+    if twice := [key for key, count in seen.items() if count > 1]:
+        device = twice[0][1] or "one meter"
+        raise JoulecastError(
+            f"{source}: has {device} of {twice[0][0]} twice in one run; select one of them"
+        )
+    hosts = [node for node in there if node in (facts.hosts or there)]
+    meters = [meter for meter in meters if meter.node in hosts]
+    _refuse_other_gpus(kind, source, facts, meters)
+    return hosts, meters
+
+
 def run_of_window(
     kind: str,
     source: Path,
@@ -360,32 +411,8 @@ def run_of_window(
             f"{source}: it does not say what run {name} trained, and on what; give {lacks}, or its column in "
             "--runs"
         )
-    if facts.steps is not None and facts.batch is None:
-        raise JoulecastError(
-            f"{source}: run {name}: its steps say how much was trained only with --batch-size"
-        )
-    if None not in (facts.samples, facts.steps, facts.batch):
-        trained = (facts.steps or 0) * (facts.batch or 0)
-        if abs(trained - (facts.samples or 0)) > _ALMOST * trained:
-            raise JoulecastError(
-                f"{source}: run {name}: {facts.steps:g} steps of {facts.batch} samples are not "
-                f"{facts.samples:g} samples; correct them, or leave out the samples or the steps"
-            )
-    meters = list(logged.meters) if logged and logged.meters else _readings(log, source)
-    there = list(dict.fromkeys(meter.node for meter in meters))
-    hosts = [node for node in there if node in (facts.hosts or there)]
-    if missing := [host for host in facts.hosts if host not in there]:
-        raise JoulecastError(
-            f"{source}: has no readings of {listed(missing)}; there are: {listed(there)}; name the nodes as "
-            "the log does (hosts), or say whose readings these are (--node)"
-        )
-    seen = Counter((m.node, m.device) for m in meters)
-    if twice := [key for key, count in seen.items() if count > 1]:
-        device = twice[0][1] or "one meter"
-        raise JoulecastError(
-            f"{source}: has {device} of {twice[0][0]} twice in one run; select one of them"
-        )
-    _refuse_other_gpus(kind, source, facts, [m for m in meters if m.node in hosts])
+    _refuse_unclear_work(facts, source, name)
+    hosts, meters = _meters_of_run(kind, source, log, facts, logged)
     # Its readings near the run, up to the runs before and after it.
     shared = _on_its_nodes(window, others)
     start_s, stop_s = window.start_s, window.stop_s
@@ -393,7 +420,6 @@ def run_of_window(
     after = [o.start_s for o in shared if o.start_s >= stop_s - _TOUCH_S]
     first_s = min(start_s, max([start_s - _AROUND_S, *before]))
     last_s = max(stop_s, min([stop_s + _AROUND_S, *after]))
-    own = [near(meter, first_s, last_s) for meter in meters if meter.node in hosts]
     about: dict[str, Any] = {} if logged is None else dict(logged.about)
     about |= {"unit": options.unit} if options.unit else {}
     about |= {"shift_s": options.shift_s} if options.shift_s else {}
@@ -415,10 +441,10 @@ def run_of_window(
         status="failed" if logged and logged.succeeded is False else "success",
         zero_s=start_s if log.form == "placed" else None,
         intervals=_work(facts, stop_s - start_s),
-        meters=[on_clock(meter, kind, start_s) for meter in own],
+        meters=[on_clock(near(meter, first_s, last_s), kind, start_s) for meter in meters],
         is_of_tool=True,
     )
-    read = [meter for meter in meters if meter.node in hosts and len(meter.t_s)]
+    read = [meter for meter in meters if len(meter.t_s)]
     if read and not any(len(meter.t_s) for meter in run.meters):
         run.findings.leave_out(
             "clocks do not overlap",
