@@ -112,6 +112,9 @@ def test_a_classifier_has_no_head_of_a_language_model(tmp_path: Path) -> None:
     assert masked > body + 256 * 1000
     assert both - masked == of("BertForMultipleChoice", **facts) - body == 256 * 257
     assert of("LlamaForCausalLM") - of("LlamaForSequenceClassification") == 256 * 1000
+    roberta = facts | {"model_type": "xlm-roberta", "max_position_embeddings": 66}
+    bert = facts | {"max_position_embeddings": 64}
+    assert of("XLMRobertaModel", **roberta) - of("BertModel", **bert) == 2 * 256
     facts = {"model_type": "gpt2", "tie_word_embeddings": False}
     assert of("GPT2DoubleHeadsModel", **facts) - of("GPT2Model", **facts) == 256 * 1000
 

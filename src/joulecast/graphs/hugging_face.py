@@ -11,7 +11,7 @@ from joulecast.runs.files.reading import read_json_object, validated
 _FAMILIES = {
     "gpt2": "gpt",
     "opt": "opt",
-    "bert": "bert",
+    **dict.fromkeys(("bert", "roberta", "xlm-roberta", "camembert"), "bert"),
     **dict.fromkeys(("llama", "mistral", "mixtral", "qwen2", "qwen3", "qwen3_moe"), "llama"),
     **dict.fromkeys(("deepseek_v2", "deepseek_v3", "gpt_oss"), "llama"),
 }
@@ -78,8 +78,12 @@ _ONLY = {
 """Keys of ``config.json`` that may have only this value. So all blocks are of one kind. OPT has all its
 biases and weights of norms. A decoder that attends to an encoder (GPT-2, BERT) is refused."""
 _HEADS = {
-    **dict.fromkeys(("BertModel", "BertForSequenceClassification"), "pooler"),
-    **dict.fromkeys(("BertForMultipleChoice", "BertForNextSentencePrediction"), "pooler"),
+    **{
+        f"{name}{head}": "pooler"
+        for name in ("Bert", "Roberta", "XLMRoberta", "Camembert")
+        for head in ("Model", "ForSequenceClassification", "ForMultipleChoice")
+    },
+    "BertForNextSentencePrediction": "pooler",
     **{"BertForPreTraining": "pretraining", "GPT2DoubleHeadsModel": "lm"},
 }
 """Heads of the architectures without ``LM`` in their names. Others have a small head, which is left out."""
@@ -136,10 +140,12 @@ def read_hugging_face(path: Path) -> tuple[str, dict[str, Any]]:
         sizes["mlp_bias"] = True
     sizes["qk_norm"] = found.model_type.startswith("qwen3")
     for architecture in (found.architectures or [])[:1]:
-        if "LM" not in architecture:
+        if "LM" not in architecture.removeprefix("XLM"):
             sizes["head"] = _HEADS.get(architecture, "none")
+    # The table of positions has two rows more than tokens. Only RoBERTa's configuration counts them.
     if family == "opt":
-        # OPT's table of positions has two rows more than tokens.
         sizes["positions"] = sizes["sequence"] + 2
         sizes.setdefault("attention_dropout", 0.0)
+    elif family == "bert" and found.model_type != "bert":
+        sizes["sequence"] = max(0, sizes["sequence"] - 2)
     return family, sizes
