@@ -94,7 +94,7 @@ def evaluate(
 ) -> Evaluation:
     """For each split, fit all models to the runs that it leaves in, and predict the runs that it holds out.
 
-    The staged runs of each platform are fitted on their own. All imported runs are fitted together,
+    Runs with measured stages are fitted for each platform alone. All imported runs are fitted together,
     because MC2 carries what it learns from one workload and platform to the other.
 
     Args:

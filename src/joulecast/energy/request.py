@@ -80,9 +80,9 @@ class Work(Request):
         default=None,
         gt=0,
         le=MOST_SAMPLES,
-        description="Samples of the whole training: epochs x items of the data set. By default, "
-        "it is the work of the records. (In `advise`, it is a million samples, or 1,000 steps if the records "
-        "count only steps. For imported runs, it is the work of the records, too.)",
+        description="Samples of the whole training: epochs x items of the data set. By default: "
+        "the work of the records. Only `advise` takes a million samples (or 1,000 steps, if the records "
+        "count only steps), unless the runs were imported.",
     )
     epochs: float | None = Field(
         default=None,

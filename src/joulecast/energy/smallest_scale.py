@@ -31,7 +31,7 @@ class TimeShares:
 
     @classmethod
     def of(cls, runs: pd.DataFrame) -> "TimeShares":
-        """The shares at each node count: means over its runs."""
+        """The shares of time, as means over the runs on each node count."""
         means = runs.groupby("nodes")[list(TIMES)].mean().fillna(0.0).sort_index()
         works_s = means["training_s"] + means["evaluating_s"]
         names = ("training_s", "evaluating_s", "both_s")

@@ -120,7 +120,7 @@ def merges_repeats(view: View) -> bool:
 
 
 def stored(view: View) -> View:
-    """What a view shows, as a separate tensor, which has an axis for each unit."""
+    """The view of the new tensor that a copy of ``view`` makes."""
     return replace(
         view,
         axes=tuple(tuple(Atom(u.size, u.batch) for u in units(axis)) for axis in view.axes),

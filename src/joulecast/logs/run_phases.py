@@ -377,7 +377,7 @@ def _row(interval: Interval, samples: float = math.nan) -> _Row:
 
 
 def work_done(unit: WorkUnit, work: float, lasts_s: float) -> list[Interval]:
-    """The work of a run of ``lasts_s``, for logs that only state the total. It is written as the count of an
-    evaluation right before the end."""
+    """The work of a run that takes ``lasts_s``, for logs that only state its total: one evaluation right
+    before the end, which counts this work. (Other logs state the work at each evaluation.)"""
     at_s = lasts_s * (1 - 1e-9)
     return [Interval("evaluation", work, at_s, at_s, unit)]

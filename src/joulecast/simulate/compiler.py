@@ -116,7 +116,7 @@ class Compiler:
         return activities
 
     def plans_of(self, number: int) -> list[StagePlan]:
-        """The stage plans of a class: one for each chunk of the network that it has."""
+        """The stage plans of a class of equal devices: one for each chunk of the network on these devices."""
         places, found = self.device_mesh.places_of(number), []
         for program in self.programs[places.get("pipeline", 0) :: self.strategy.pipeline]:
             more = uneven(program.items)

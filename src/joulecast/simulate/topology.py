@@ -135,7 +135,7 @@ class Topology:
         return np.repeat(np.array(self.bytes_per_s, float), self._counts)
 
     def load(self, hops: Hops, seen_by: Ints) -> PortLoad:
-        """The load of flows on the ports that their hops cross, summed over the hops of a flow.
+        """The load of each flow on each port that it crosses: the sum over its hops.
 
         Only the ports of the given devices count, and the ports of the units that contain these devices.
         """

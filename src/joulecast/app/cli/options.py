@@ -33,9 +33,10 @@ _FROM_NAME = ("records", "network")
 
 
 def asks(model: type[R]) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """A decorator that makes a command from a function of a request. The options of the command are the
-    fields of the request, and the function's own parameters. A request of records also takes the NAME
-    of a training.
+    """A decorator that makes a command from a function whose argument is a request object.
+
+    The options of the command are the fields of the request, and the function's other parameters. A request
+    that reads records also takes the NAME of a training.
     """
     types, has_name = get_type_hints(model), "records" in model.model_fields
 

@@ -305,8 +305,8 @@ class Sampler:
 
 
 def main() -> None:
-    """Sample the meters until standard input is closed. The order comes from standard input. The argument is
-    the file to write."""
+    """Sample the meters until standard input is closed. The first line of standard input says what to sample.
+    The argument is the file to write."""
     # A terminal sends these signals to all its processes. A scheduler sends SIGTERM to all processes of a
     # job. But the sampler is needed until its parent closes standard input, or ends. SIGTERM has a handler
     # that does nothing: if it were ignored, Zeus' helpers would inherit this, and Zeus could not end them by

@@ -235,7 +235,8 @@ def measure_next(
         why = (
             outside
             if leading.extrapolation
-            else f"{name} was not run with this amount of work; its numbers are a forecast"
+            else f"{name} was not run, or only with another amount of work; "
+            "its numbers are a forecast"
         )
         steps.append((leading.setting, why))
     elif leading.runs == 1:
@@ -262,5 +263,5 @@ def measure_next(
     if most_nodes is not None and leading.nodes == most_nodes:
         unit = unit_of(leading.nodes_are)
         larger = scale_in_words(2 * most_nodes, leading.nodes_are)
-        steps.append((larger, f"no run has more {unit}s than {name}"))
+        steps.append((larger, f"{name} has as many {unit}s as the largest run; more may be better"))
     return [{"what": what, "why": why} for what, why in steps]

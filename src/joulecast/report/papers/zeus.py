@@ -44,7 +44,7 @@ def zeus(published: PublishedTuning, tables: Path) -> Paper:
             ],
             "the reproduction: energy of its experiments, by each policy": ["energy"],
             "the reproduction: time of its experiments, by each policy": ["time"],
-            "the reproduction: energy that Zeus saves, least and most of the GPUs": [
+            "the reproduction: the smallest and the largest saving of energy among its GPUs": [
                 f"{which} energy saved, the reproduction's own range" for which in ("least", "most")
             ],
         },
