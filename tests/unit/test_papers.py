@@ -304,7 +304,7 @@ def test_the_table_is_written_in_every_form(written):
 def test_the_page_begins_with_a_line_a_paper_that_is_counted_from_the_rows(written):
     html = (written / "papers.html").read_text()
     first, tables = html.split("<h2>P</h2>")
-    assert "1 of 2 printed numbers reproduced; 1 of 1 same as the code" in first
+    assert "1 of 2 printed numbers reproduced; 1 of 1 other numbers same as the code" in first
     assert "2.84 % off" in first
     assert "A rival is better in 1 of 2 settings." in first
     claim = ("P", "q, in short", "10 %", "10.4 %", "what is here", "reproduced")

@@ -174,7 +174,7 @@ def _came_out(rows: pd.DataFrame) -> str:
     parts = []
     for what, of_kind, verdicts in (
         ("printed numbers ", rows[printed], list(OF_CODE)),
-        ("", rows[~printed], list(OF_CODE.values())),
+        ("other numbers ", rows[~printed], list(OF_CODE.values())),
     ):
         counts = of_kind["verdict"].value_counts()
         if found := [f"{counts[v.value]} {v.value}" for v in verdicts if v.value in counts]:
