@@ -392,6 +392,21 @@ def test_a_training_on_a_host_without_a_measurement_is_left_out(tmp_path):
     assert "n2" in why and "srun" in why
 
 
+def test_hosts_that_train_with_different_numbers_of_ranks_are_left_out(tmp_path):
+    """As when the command of one host fails before its first step."""
+    killed_measurement(tmp_path)
+    (job,) = tmp_path.glob("out/.job-*")
+    for path in job.glob("*-0*"):
+        if path.is_file():
+            other = path.with_name(path.name.replace("-0", "-1"))
+            other.write_bytes(path.read_bytes().replace(b'"host":"', b'"host":"other'))
+    (said,) = assemble_killed(tmp_path / "out")
+    assert "mine-n2-run1: made of" in said
+    info = read_info(tmp_path / "out/mine-n2-run1")
+    assert any("2, other" in why and "uneven" in why for why in info.left_out)
+    assert info.spec.nodes == 2 and info.outcome.steps == 0
+
+
 def test_the_clock_of_another_host_is_asked_over_tcp():
     server = ClockServer()
     try:
