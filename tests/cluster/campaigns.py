@@ -35,8 +35,6 @@ class Campaign:
         profile["set-resources"]["train"]["nodes"] = ONE_NODE_EACH
         profile["set-threads"]["train"] = os.cpu_count()
         profile |= {
-            # It has no accounting.
-            "slurm-status-command": "squeue",
             "slurm-init-seconds-before-status-checks": 1,
             "seconds-between-status-checks": 1,
         }

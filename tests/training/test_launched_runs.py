@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -87,6 +88,17 @@ def test_singletons_instead_of_one_job_are_recognised(tmp_path):
     with pytest.raises(JoulecastError):
         run(make_spec("alone", 2), tmp_path, launcher=str(fake))
     assert "has 1 ranks, the specification 2" in log_end(tmp_path, "alone")
+
+
+def test_only_attempts_of_this_host_are_deleted(tmp_path):
+    """An attempt on another host may go on, as after Snakemake was killed and started again."""
+    killed = tmp_path / f".r-scratch-a@{socket.gethostname()}"
+    running = tmp_path / ".r-scratch-b@another"
+    killed.mkdir()
+    running.mkdir()
+    with pytest.raises(JoulecastError):
+        run(make_spec("r", 2), tmp_path, launcher="mpirunner")
+    assert running.is_dir() and not killed.exists()
 
 
 def test_the_wrong_number_of_hosts_is_recognised(tmp_path):

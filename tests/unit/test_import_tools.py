@@ -282,6 +282,7 @@ SACCT = """JobID|JobName|State|Start|End|NNodes|NodeList|ConsumedEnergyRaw|Submi
 18.0|python|FAILED|2026-05-02T12:00:00|2026-05-02T12:30:00|2|n[01-02]|1500000|
 19|train|COMPLETED|2026-05-02T13:00:00|2026-05-02T13:30:00|2|n[01-02]|18446744073709551614|
 20|train|RUNNING|2026-05-02T14:00:00|Unknown|2|n[01-02]|0|
+20.0|prepare|COMPLETED|2026-05-02T14:00:00|2026-05-02T14:10:00|2|n[01-02]|300000|
 21|train|COMPLETED|2026-05-02T10:00:00|2026-05-02T11:00:00|1|n05|1800000|
 22|train|COMPLETED|2026-05-02T13:10:00|2026-05-02T13:30:00|1|n02|600000|
 """
@@ -305,7 +306,7 @@ def test_slurm_accounts(tmp_path):
     assert np.isnan(row(tmp_path / "out" / "19-train")["energy_j"])
     assert "acct_gather_energy" in " ".join(info(tmp_path / "out" / "19-train").remarks)
     kept = "".join(f.read_text() for f in tmp_path.glob("out/*/run.json")) + said
-    assert "geheim" not in kept and "20-train" not in kept
+    assert "geheim" not in kept and not any(tmp_path.glob("out/20-*"))
     (tmp_path / "bad.txt").write_text("JobID|Start\n1|2026-05-02T10:00:00\n")
     assert "no column End; there are: JobID, Start; ask sacct" in refused(
         "slurm", tmp_path / "bad.txt", tmp_path / "no"
@@ -374,13 +375,16 @@ def test_each_start_of_a_requeued_job_is_a_run(tmp_path):
     )
 
 
-@pytest.mark.parametrize("modern", [True, False])
-def test_slurm_json(tmp_path, modern):
+@pytest.mark.parametrize("version", [22, 23, 24])
+def test_slurm_json(tmp_path, version):
+    modern = version == 24
+
     def number(value):
         return {"set": True, "infinite": False, "number": value} if modern else value
 
     def step(name, joules):
-        identity = {"id": f"17.{name}" if modern else {"step_id": name}}
+        names = {22: int(name) if name.isdigit() else name, 23: {"step_id": name}}
+        identity = {"id": names.get(version, f"17.{name}")}
         return {
             "step": identity,
             "time": {"start": number(int(ZERO_S) + 60), "end": number(int(ZERO_S) + 3600)},
@@ -401,8 +405,10 @@ def test_slurm_json(tmp_path, modern):
             step("0", 5_000_000),
         ],
     }
-    (tmp_path / "jobs.json").write_text(json.dumps({"jobs": [job]}))
+    part = job | {"job_id": 19, "het": {"job_id": 18, "job_offset": number(1)}}
+    (tmp_path / "jobs.json").write_text(json.dumps({"jobs": [job, part]}))
     imported("slurm", tmp_path / "jobs.json", tmp_path / "out")
+    assert [folder.name for folder in tmp_path.glob("out/*")] == ["17-train"]
     found = row(tmp_path / "out" / "17-train")
     assert found["energy_j"] == pytest.approx(5e6) and found["nodes"] == 2
     (tmp_path / "jobs.json").write_text(json.dumps({"jobs": [{"name": "x"}]}))

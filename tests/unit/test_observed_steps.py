@@ -1,5 +1,6 @@
 """Stages of steps from marks, the place of a process in its launch, clocks of hosts, prices of forecasts."""
 
+import json
 import time
 from importlib import import_module
 from itertools import pairwise
@@ -7,6 +8,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from fuzz_examples import killed_measurement
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,10 +22,12 @@ from joulecast.measure.observer.inside.exchange import (
 )
 from joulecast.measure.observer.inside.hooks import samples_of
 from joulecast.measure.observer.inside.marks import DeviceClock, Marks
-from joulecast.measure.observer.job_folder import place
+from joulecast.measure.observer.job_folder import JobFiles, place
+from joulecast.measure.observer.job_record import assemble_killed
 from joulecast.measure.observer.observed_record import batch_of_all, longest_step, steps_made
 from joulecast.measure.observer.steps import MARK, Steps, read_processes
 from joulecast.measure.power.host_clocks import ClockServer, offset_from
+from joulecast.runs.record import read_info
 from joulecast.runs.request import Priced
 from joulecast.runs.spans import subtract
 
@@ -304,6 +308,12 @@ def test_an_update_that_ends_after_the_next_one_is_none_of_a_training(tmp_path):
         read_processes(tmp_path)
 
 
+ONE_TASK = {
+    **{"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1"},
+    **{"SLURM_STEP_ID": "0", "SLURM_JOB_ID": "77"},
+}
+
+
 @pytest.mark.parametrize(
     ("environment", "expected"),
     [
@@ -325,12 +335,76 @@ def test_an_update_that_ends_after_the_next_one_is_none_of_a_training(tmp_path):
             (3, 4, "openmpi-p-1"),
         ),
         ({"PMI_RANK": "0", "PMI_SIZE": "2"}, (0, 2, "hydra-")),
+        # In a batch script, mpiexec starts its ranks by one task of srun.
+        ({"PMI_RANK": "1", "PMI_SIZE": "2"} | ONE_TASK, (1, 2, "hydra-")),
+        (ONE_TASK, (0, 1, "alone-")),
     ],
 )
 def test_the_place_in_a_launch(environment, expected):
     found = place(environment)
     assert (found.rank, found.size) == expected[:2]
     assert found.job.startswith(expected[2])
+
+
+@pytest.mark.parametrize(
+    ("environment", "rank"),
+    [
+        # mpiexec in a job of SLURM.
+        (ONE_TASK | {"PMI_RANK": "1", "PMI_SIZE": "2"}, 1),
+        # A batch script: only torch knows which of four processes this is.
+        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "4"}, 3),
+        ({"SLURM_PROCID": "2", "SLURM_STEP_NUM_TASKS": "4"}, 2),
+    ],
+)
+def test_the_rank_of_a_process_is_that_of_its_own_launcher(
+    tmp_path, monkeypatch, environment, rank
+):
+    for name in (name for names in marks.LAUNCHERS for name in names):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    own = Marks()
+    own.open(str(tmp_path))
+    own.note(**({"group_rank": 3, "group_ranks": 4} if rank == 3 else {}))
+    own.add(marks.UPDATE, 1.0, 2.0)
+    own.close()
+    assert [process.rank for process in read_processes(tmp_path)] == [rank]
+
+
+def test_a_killed_measurement_becomes_one_record_although_two_processes_start(tmp_path):
+    killed_measurement(tmp_path)
+    (job,) = map(JobFiles, tmp_path.glob("out/.job-*"))
+    assert job.lock()  # as the other process does while it makes the record
+    assert assemble_killed(tmp_path / "out") == []
+    job.unlock()
+    assert len(assemble_killed(tmp_path / "out")) == 1
+    assert [path.name for path in tmp_path.glob("out/*")] == ["mine-n1-run1"]
+
+
+def test_a_training_on_a_host_without_a_measurement_is_left_out(tmp_path):
+    """As after `joulecast measure -- srun -N2 ...`, where `srun -N2 joulecast measure` is needed."""
+    killed_measurement(tmp_path)
+    (noted,) = tmp_path.glob("out/.job-*/marks-0/12.json")
+    noted.write_text(json.dumps(json.loads(noted.read_text()) | {"node": "n2", "boot": "another"}))
+    assemble_killed(tmp_path / "out")
+    info = read_info(tmp_path / "out/mine-n1-run1")
+    (why,) = [why for why in info.left_out if why.startswith("other hosts: ")]
+    assert "n2" in why and "srun" in why
+
+
+def test_hosts_that_train_with_different_numbers_of_ranks_are_left_out(tmp_path):
+    """As when the command of one host fails before its first step."""
+    killed_measurement(tmp_path)
+    (job,) = tmp_path.glob("out/.job-*")
+    for path in job.glob("*-0*"):
+        if path.is_file():
+            other = path.with_name(path.name.replace("-0", "-1"))
+            other.write_bytes(path.read_bytes().replace(b'"host":"', b'"host":"other'))
+    (said,) = assemble_killed(tmp_path / "out")
+    assert "mine-n2-run1: made of" in said
+    info = read_info(tmp_path / "out/mine-n2-run1")
+    assert any("2, other" in why and "uneven" in why for why in info.left_out)
+    assert info.spec.nodes == 2 and info.outcome.steps == 0
 
 
 def test_the_clock_of_another_host_is_asked_over_tcp():

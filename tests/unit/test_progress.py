@@ -49,7 +49,7 @@ def test_every_state_is_told_apart(tmp_path):
     assert progress.runs[2].why == "no luck" and "killed" in progress.runs[3].why
     counts = {"done": 2, "unfinished": 1, "failed": 1, "damaged": 1, "waiting": 2}
     assert progress.as_json()["counts"] == counts
-    text = progress_text(progress, [])
+    text = progress_text(progress)
     for line in (
         "2 of 7 runs done",
         "failed: run2: no luck",
@@ -66,25 +66,14 @@ def test_a_record_that_no_forecast_uses_is_done_and_says_why(tmp_path):
     record = make_record(make_spec("run0"))
     info = record.info.model_copy(update={"left_out": ["no steps: measure for longer"]})
     write_record(tmp_path / "records/run0", replace(record, info=info))
-    text = progress_text(progress_of(tmp_path), None)
+    text = progress_text(progress_of(tmp_path))
     assert "1 of 1 run done" in text and "run0: no steps: measure for longer" in text
 
 
-def test_the_command_that_repeats_runs_names_the_configuration(tmp_path):
+def test_how_to_repeat_runs_names_their_folders(tmp_path):
     done(tmp_path, make_spec("run0"), [WHY])
-    file = tmp_path / "mine.yaml"
-    file.write_text(f"results: {tmp_path}\n")
-
-    def said(*words):
-        return CliRunner().invoke(app, ["status", *map(str, words)]).output
-
-    run = json.loads(said("--config", file, "--json"))["runs"][0]["run"]
-    (tmp_path / "records" / run).mkdir()
-    records = f"{tmp_path}/records/{run}"
-    command = f"rm -r {records} && ./run snakemake --cores all --configfile {file}"
-    assert command in said("--config", file)
-    # Of a folder alone, the configuration is not known: no command starts another campaign.
-    assert "rm -r" not in said(tmp_path) and "--config FILE" in said(tmp_path)
+    said = CliRunner().invoke(app, ["status", str(tmp_path)]).output
+    assert f"rm -r {tmp_path}/records/run0, and" in said
 
 
 def test_a_record_of_another_specification_does_not_count(tmp_path):

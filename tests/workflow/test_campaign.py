@@ -183,7 +183,7 @@ def test_a_campaign_of_disturbed_runs_ends_with_marked_tables_and_page(campaign,
     page = (results / "index.html").read_text()
     assert "Other programs disturbed these measurements" in page
     assert re.search(r"6 runs disturbed by other programs; to repeat only these: ", ended)
-    (command,) = re.findall(r"(rm -r results/minimal/records\S+(?: results\S+)*) &&", ended)
+    (command,) = re.findall(r"(rm -r results/minimal/records\S+(?: results\S+)*), and", ended)
     subprocess.run(command, shell=True, cwd=folder, check=True)
     again = snakemake(folder, "-n", *MINIMAL)
     jobs = dict(re.findall(r"^(\w+) +(\d+)$", again.stdout + again.stderr, re.M))

@@ -156,7 +156,7 @@ def tell_end():
     from joulecast.app.campaign.closing_lines import closing_lines
 
     measures = SPECS if RECORDED is None else ()
-    for line in closing_lines(Path(RESULTS), own_configfiles(), measures):
+    for line in closing_lines(Path(RESULTS), measures):
         logger.info(line)
 
 

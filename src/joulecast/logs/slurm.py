@@ -154,10 +154,11 @@ def _of_table(file: Path, options: LogOptions) -> tuple[list[_Row], TimeForm]:
     table.require([energy], _WAY_OUT)
     asked = [*_NEEDED, energy, *(c for c in _OPTIONAL if c in table.columns)]
     rows = table.rows(asked).fillna("")
-    ended = ~rows[["Start", "End"]].isin(("Unknown", "None", "")).any(axis=1)
-    rows = rows[ended & rows["JobID"].str.match(r"\d")]
+    unknown = rows[["Start", "End"]].isin(("Unknown", "None", ""))
+    rows["End"] = rows["End"].mask(unknown["End"], rows["Start"])  # of a job that still runs
+    rows = rows[~unknown["Start"] & rows["JobID"].str.match(r"\d")]
     if not len(rows):
-        raise JoulecastError(f"{file}: has no job that has begun and ended; {_WAY_OUT}")
+        raise JoulecastError(f"{file}: has no job that has begun; {_WAY_OUT}")
     clock = options.clock
     start, end = (
         clock.place(clock.seconds(rows[name], f"{file}, column {name}"), str(file), in_order=False)
@@ -213,6 +214,8 @@ def _of_json(file: Path) -> list[_Row]:
 
 def _of_job(job: dict[str, Any]) -> list[_Row]:
     name, identity = str(job.get("name", "")), str(job["job_id"])
+    if _number(job.get("het", {}).get("job_id")):
+        identity += "+"  # a part of a heterogeneous job
     nodes = _number(job.get("allocation_nodes"))
     tres = job.get("tres", {}).get("allocated", [])
     energy = next((_number(t.get("count")) for t in tres if t.get("type") == "energy"), None)
@@ -230,7 +233,7 @@ def _of_job(job: dict[str, Any]) -> list[_Row]:
     rows = [whole]
     for step in job.get("steps", []):
         identified = step["step"]["id"]
-        text = identified if isinstance(identified, str) else str(identified.get("step_id", ""))
+        text = str(identified["step_id"] if isinstance(identified, dict) else identified)
         joules = _number(step.get("statistics", {}).get("energy", {}).get("consumed"))
         rows.append(
             replace(

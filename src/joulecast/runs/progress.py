@@ -175,21 +175,16 @@ def _disturbed_pipelines(results: Path) -> list[Path]:
     return found
 
 
-def repeat_command(runs: Sequence[str], results: str, configfiles: Sequence[str]) -> str:
-    """The command that measures some runs of a campaign again, with its configuration files."""
+def how_to_repeat(runs: Sequence[str], results: str) -> str:
+    """What a user does to measure some runs of a campaign again."""
     records = " ".join(f"{results}/records/{run}" for run in runs)
-    flags = "".join(f" --configfile {file}" for file in configfiles)
-    return f"rm -r {records} && ./run snakemake --cores all{flags}"
+    return f"rm -r {records}, and start the campaign again"
 
 
-def progress_text(
-    progress: Progress, configfiles: Sequence[str] | None, is_replay: bool = False
-) -> str:
+def progress_text(progress: Progress, is_replay: bool = False) -> str:
     """Text with the number of runs in each state, and below it all runs with a problem.
 
     Args:
-        configfiles: configuration files of the campaign, for the command that repeats runs; ``None`` if not
-            known.
         is_replay: whether the runs are of a recorded campaign, so that no command measures them again.
     """
     of = len(progress.runs)
@@ -214,10 +209,7 @@ def progress_text(
         again = [run.run for run in [*progress.disturbed, *progress.of("damaged")]]
     if again and progress.training is not None:
         lines.append(f"to measure again: joulecast measure --name {progress.training} -- COMMAND")
-    elif again and configfiles is None:
-        lines.append("give --config FILE of this campaign to see how to measure these again")
-    elif again and configfiles is not None:
-        command = repeat_command(again, progress.results, configfiles)
-        lines.append(f"to measure these again: {command}")
+    elif again:
+        lines.append(f"to measure these again: {how_to_repeat(again, progress.results)}")
     lines += [f"waiting: {run.run}: {run.why}" for run in progress.of("waiting") if run.why]
     return "\n".join(lines)

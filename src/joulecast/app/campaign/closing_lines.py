@@ -1,12 +1,12 @@
 """The lines at the end of a campaign: what to open, what was left out, and what to repeat."""
 
-from collections.abc import Container, Sequence
+from collections.abc import Container
 from pathlib import Path
 
 from joulecast.errors import JoulecastError
 from joulecast.quantities import counted
 from joulecast.runs.files.columns import read_frame
-from joulecast.runs.progress import progress_of, repeat_command
+from joulecast.runs.progress import how_to_repeat, progress_of
 
 
 def _left_out(results: Path) -> str:
@@ -23,12 +23,11 @@ def _left_out(results: Path) -> str:
     return f"left out: {len(marked):,} of {counted(len(runs), 'run')} ({why})"
 
 
-def closing_lines(results: Path, configfiles: Sequence[str], measures: Container[str]) -> list[str]:
+def closing_lines(results: Path, measures: Container[str]) -> list[str]:
     """One line with the results of a campaign, and another if other programs disturbed runs.
 
     Args:
         results: folder of the campaign's results.
-        configfiles: its configuration files, for the command that repeats runs.
         measures: the runs that the campaign measures. The folder may have those of another campaign. A replay
             measures none.
     """
@@ -43,6 +42,6 @@ def closing_lines(results: Path, configfiles: Sequence[str], measures: Container
     if disturbed:
         lines.append(
             f"{counted(len(disturbed), 'run')} disturbed by other programs; to repeat only these: "
-            f"{repeat_command(disturbed, str(results), configfiles)}"
+            f"{how_to_repeat(disturbed, str(results))}"
         )
     return lines

@@ -56,9 +56,6 @@ def status(
         _show_live(results or MEASURED, steps, prices_of(Priced(prices=prices)), as_json)
         return
     folder, specs, is_replay = results or Path("results"), None, False
-    # Without a folder, the campaign has the default configuration, which needs no option. The configuration
-    # of another folder is not known.
-    files: list[str] | None = [] if results is None else None
     if configuration is not None:
         # This loads pandas. A command with a folder does not need it.
         from joulecast.app.campaign.config import read_config
@@ -67,14 +64,13 @@ def status(
 
         config = read_config(configuration)
         folder, specs = results or Path(config.results), campaign_runs(config, platforms)
-        files = [str(configuration)]
         is_replay = recorded_for(config.platform, platforms) is not None
     named = None if folder.exists() or specs is not None else progress_of_training(str(folder))
     progress = named or progress_of(folder, specs)
     if as_json:
         echo_json(progress.as_json())
     else:
-        typer.echo(progress_text(progress, files, is_replay))
+        typer.echo(progress_text(progress, is_replay))
     raise typer.Exit(0 if progress.finished else 1)
 
 

@@ -118,14 +118,19 @@ class Place:
 
 
 def _numbers(environment: Mapping[str, str], *names: str) -> list[int] | None:
+    """Rank, number of ranks and further numbers from these variables; ``None`` if one is missing, or if there
+    is only one rank."""
     texts = [environment.get(name, "") for name in names]
-    return [int(text) for text in texts] if all(text.isdigit() for text in texts) else None
+    if not all(text.isdigit() for text in texts) or int(texts[1]) < 2:
+        return None
+    return [int(text) for text in texts]
 
 
 def place(environment: Mapping[str, str]) -> Place:
-    """The place of this process, from the environment of torchrun, ``srun``, Open MPI or Hydra (MPICH,
+    """The place of this process, from the environment of torchrun, Open MPI, ``srun`` or Hydra (MPICH,
     Intel). Without such a launcher, the process is alone.
 
+    In a SLURM job, Open MPI and Hydra start helpers by ``srun``, so their ranks have variables of SLURM, too.
     Hydra gives its jobs no names. On one host, all processes of a Hydra job have the same parent. So the
     parent identifies the job.
     """
@@ -136,6 +141,10 @@ def place(environment: Mapping[str, str]) -> Place:
         # A launcher on one host is known by its process: the next launch may meet at the same port.
         own = environment.get("LOCAL_WORLD_SIZE") == str(torch[1])
         return Place(torch[0], torch[1], f"torch-{meeting}" + (f"-{os.getppid()}" if own else ""))
+    openmpi = _numbers(environment, "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE")
+    if openmpi is not None:
+        name = environment.get("PMIX_NAMESPACE", f"{boot_id()}-{os.getppid()}")
+        return Place(openmpi[0], openmpi[1], f"openmpi-{name}")
     slurm = _numbers(environment, "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_STEP_ID")
     if slurm is not None:
         job = f"slurm-{environment.get('SLURM_JOB_ID')}.{slurm[2]}"
@@ -143,10 +152,6 @@ def place(environment: Mapping[str, str]) -> Place:
         if (again := environment.get("SLURM_RESTART_COUNT", "0")) != "0":
             job += f"-{again}"
         return Place(slurm[0], slurm[1], job)
-    openmpi = _numbers(environment, "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE")
-    if openmpi is not None:
-        name = environment.get("PMIX_NAMESPACE", f"{boot_id()}-{os.getppid()}")
-        return Place(openmpi[0], openmpi[1], f"openmpi-{name}")
     hydra = _numbers(environment, "PMI_RANK", "PMI_SIZE")
     if hydra is not None:
         return Place(hydra[0], hydra[1], f"hydra-{boot_id()}-{os.getppid()}")
@@ -158,31 +163,40 @@ class JobFiles:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._lock: int | None = None
 
-    def is_held(self) -> bool:
-        """Whether a process of the launch still measures. Each such process holds a shared lock on one
-        file."""
+    def lock(self) -> bool:
+        """Lock the files for this process alone. Returns whether no other process has locked them.
+
+        Each process of the launch has a shared lock while it measures.
+        """
         try:
             # NFS locks exclusively only what is open for writing.
-            lock = os.open(self.path / _LOCK, os.O_RDWR)
+            self._lock = os.open(self.path / _LOCK, os.O_RDWR)
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            return True  # it has just begun, or just ended
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            return True
-        finally:
-            os.close(lock)
-        return False
+            self.unlock()  # a process measures, or has just begun, or just ended
+            return False
+        return True
+
+    def unlock(self) -> None:
+        """Release the lock of this process."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def is_held(self) -> bool:
+        """Whether a process of the launch still measures."""
+        is_free = self.lock()
+        self.unlock()
+        return not is_free
 
     def was_killed(self, host: str) -> bool:
-        """Whether the processes of the launch were killed.
+        """Whether the processes of the launch were killed, if none of them holds the lock.
 
         Processes on another host count as killed after two minutes of silence, because some file
         systems lock on one host only.
         """
-        if self.is_held():
-            return False
         first = self.read("process-0", Came)
         if first is not None and first.host == host:
             return True
@@ -227,9 +241,13 @@ class JobFiles:
         return read_processes(self.path / f"marks-{rank}")
 
     def remove(self) -> None:
-        """Remove the folder."""
+        """Remove the folder. It is renamed first, because other processes of the launch wait until it is
+        gone, and NFS keeps a folder while one of its files is open."""
+        gone = self.path.with_name(f".gone-{uuid.uuid4().hex}")
         with suppress(OSError):
-            shutil.rmtree(self.path)
+            os.replace(self.path, gone)
+        self.unlock()
+        shutil.rmtree(gone, ignore_errors=True)
 
 
 class JobFolder(JobFiles):
@@ -269,6 +287,10 @@ class JobFolder(JobFiles):
         except FileExistsError:
             return False
         return True
+
+    def is_sampled(self) -> bool:
+        """Whether the sampler of this host has begun."""
+        return any(self.read(f"begun-{rank}", SamplerBegun) for rank in self.ranks_of_host())
 
     def wait(self, ready: Callable[[], bool], patience_s: float) -> bool:
         """Wait until ``ready`` returns true. Returns whether this happened in time."""

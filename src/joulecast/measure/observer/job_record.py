@@ -24,6 +24,7 @@ from joulecast.measure.observer.steps import Process
 from joulecast.measure.power.host_clocks import RunClock
 from joulecast.measure.power.samples import SAMPLES, Left
 from joulecast.measure.run_record import SampledHost
+from joulecast.quantities import listed
 from joulecast.runs.provenance import physical_host
 from joulecast.runs.record import RunRecord, write_record
 from joulecast.runs.spec import RunSpec
@@ -87,14 +88,24 @@ def write_job(
     ranks = [rank for rank in job.ranks() if job.read(f"begun-{rank}", SamplerBegun) is not None]
     hosts = {host.host: host for host in (_host(job, r, origin_s) for r in ranks)}
     processes: list[tuple[Process, SampledHost]] = []
-    faults = list(faults)
+    faults, elsewhere = list(faults), set()
     for rank in job.ranks():
         host = hosts.get(_part(job, f"process-{rank}", Came).host)
         end = job.read(f"ended-{rank}", Ended)
-        if host is not None:
-            processes += [(process, host) for process in job.marks_of(rank)]
+        for process in job.marks_of(rank):
+            if host is None:
+                continue
+            if process.facts.boot in (None, host.host.partition(":")[2]):
+                processes.append((process, host))
+            else:
+                elsewhere.add(str(process.facts.node))
         if end is not None and end.code and rank:
             faults.append(f"failed: process {rank} of the launch ended with code {end.code}")
+    if elsewhere:
+        faults.append(
+            f"other hosts: the command trained on {listed(sorted(elsewhere))}, where nothing was measured; "
+            "start one measurement on each host (srun -N2 joulecast measure -- COMMAND)"
+        )
     # The first process is on the host whose clock is the run's.
     first = _part(job, "process-0", Came).host
     every = sorted(hosts.values(), key=lambda host: host.host != first)
@@ -151,7 +162,8 @@ def assemble_killed(out: Path) -> list[str]:
     for folder in sorted(out.glob(f"{PREFIX}*")):
         job = JobFiles(folder)
         try:
-            if not job.was_killed(physical_host()):
+            # Several processes may start at the same time: only one of them makes the record.
+            if not job.lock() or not job.was_killed(physical_host()):
                 continue
             if any(folder.glob(f"*{SAMPLES}")):
                 record, _ = write_job(job, out, None, [INCOMPLETE])
@@ -163,4 +175,6 @@ def assemble_killed(out: Path) -> list[str]:
             )
         else:
             job.remove()
+        finally:
+            job.unlock()
     return lines

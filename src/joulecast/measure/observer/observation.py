@@ -72,9 +72,10 @@ def _offset(job: JobFolder) -> ClockOffset | None:
 
 def _begun_sampler(job: JobFolder, asked: RunSpec) -> Sampler:
     """Start the sampler of this host. Returns it after its first readings."""
-    load = load_now()
     label = job.host.partition(":")[0]
     order = SamplerOrder.of(asked, label, job.pids_of_host(_JOINING_S))
+    # The other processes of this host wait now. So this is only the load by other programs.
+    load = load_now()
     sampler = Sampler(order, job.samples_of(job.place.rank))
     begun = SamplerBegun(
         host=job.host,
@@ -122,8 +123,11 @@ class Observation:
             now = {"clock_s": time.monotonic(), "wall_s": time.time()}
             where = {"addresses": self._server.addresses, "port": self._server.port}
             self._job.write("clock", Clock(host=self._job.host, **where, **now))
-        first = self._job.is_first_of_host()
-        self._sampler = _begun_sampler(self._job, asked) if first else None
+        self._sampler: Sampler | None = None
+        if self._job.is_first_of_host():
+            self._sampler = _begun_sampler(self._job, asked)
+        else:
+            self._job.wait(self._job.is_sampled, _PATIENCE_S)
         if rank == 0:
             begin(self._job, asked)
 
@@ -155,6 +159,7 @@ class Observation:
             job.write(f"host-{job.place.rank}", end)
             self._sampler = None
         if job.place.rank != 0:
+            job.unlock()
             job.wait(lambda: not job.path.exists(), _PATIENCE_S)
             return Result()
         all_faults = [*faults, *_wait_for_all(job)]

@@ -263,16 +263,13 @@ def batch_of_all(
     return mean, "samples"
 
 
-def _spec(asked: RunSpec, hosts: Sequence[SampledHost], ranks: Sequence[Rank]) -> RunSpec:
-    """The specification, with the numbers of nodes and of ranks that were found."""
-    each = Counter(rank.host.host for rank in ranks)
-    if len(set(each.values())) > 1:
-        listed = ", ".join(f"{host.partition(':')[0]} {count}" for host, count in each.items())
-        raise JoulecastError(
-            f"{asked.network}: its hosts ran different numbers of ranks ({listed}), which no record describes"
-        )
-    nodes, per_node = max(1, len(each) or len(hosts)), max(each.values(), default=1)
-    return asked.model_copy(update={"nodes": nodes, "ranks_per_node": per_node})
+def _uneven(hosts: Sequence[SampledHost], ranks: Sequence[Rank]) -> str | None:
+    """Why no model describes the run, if its hosts trained with different numbers of ranks."""
+    each = {host.host: 0 for host in hosts} | Counter(rank.host.host for rank in ranks)
+    if len(set(each.values())) == 1:
+        return None
+    found = ", ".join(f"{host.partition(':')[0]} {count}" for host, count in each.items())
+    return f"uneven: its hosts trained with different numbers of ranks ({found})"
 
 
 def _parameters(ranks: Sequence[Rank]) -> int | None:
@@ -374,11 +371,19 @@ def observed_record(
             f"the command trained with {counted(len(ranks), 'rank')}, {asked.ranks} were requested; "
             "put {gpus} and {nodes} where its launcher counts"
         )
-    spec = asked if in_campaign else _spec(asked, hosts, ranks)
+    left_out = list(faults)
+    if not ranks:
+        left_out.append(_EARLY_END if until_s < math.inf else _NO_UPDATES)
+    elif why := _uneven(hosts, ranks):
+        left_out.append(why)
+        ranks = []
+    spec = asked
+    if not in_campaign:
+        per_node = len(ranks) // len(hosts) or 1
+        spec = asked.model_copy(update={"nodes": len(hosts), "ranks_per_node": per_node})
     stages = _NO_STAGES
     steps, start_s, stop_s = 0, *span
     first, last = 0, -1
-    left_out = list(faults)
     if ranks:
         first, last = _window(ranks, asked.observed.steps, until_s, left_out, remarks)
         start_s, stop_s = _edges(ranks, first, last)
@@ -387,8 +392,6 @@ def observed_record(
         stages["start_s"] = stages["start_s"].clip(lower=start_s)
         steps = last - first + 1
         remarks += [*_remarks(ranks), *longest_step(ranks, first, last)]
-    else:
-        left_out.append(_EARLY_END if until_s < math.inf else _NO_UPDATES)
     batch, unit = batch_of_all(ranks, (first, last), asked.global_batch_size, remarks)
     outcome = Outcome(
         start_s=start_s,

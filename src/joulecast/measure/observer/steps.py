@@ -98,6 +98,8 @@ class Facts(BaseModel):
 
     rank: _Number | None = None
     ranks: _Number | None = None
+    node: str | None = None
+    boot: str | None = None
     group_rank: _Number | None = None
     group_ranks: _Number | None = None
     mpi_ranks: _Number = 1

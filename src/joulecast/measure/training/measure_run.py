@@ -8,6 +8,7 @@ answers the specification, the run is not measured again.
 import json
 import shlex
 import shutil
+import socket
 import sys
 import tempfile
 import time
@@ -199,14 +200,15 @@ def _scratch(out: Path) -> Iterator[Path]:
     """A folder for the ranks next to the records, because ranks on other hosts use it. It is deleted at
     the end.
 
-    Folders of killed attempts are deleted first. No other process can use them, because this process has
-    locked the machine.
+    Folders of killed attempts on this host are deleted first. No other process can use them, because this
+    process has locked the machine. On another host, an attempt may still go on.
     """
     out.parent.mkdir(parents=True, exist_ok=True)
-    for left in out.parent.glob(f".{out.name}-scratch-*"):
+    prefix, suffix = f".{out.name}-scratch-", f"@{socket.gethostname()}"
+    for left in out.parent.glob(f"{prefix}*{suffix}"):
         shutil.rmtree(left, ignore_errors=True)
     with tempfile.TemporaryDirectory(
-        prefix=f".{out.name}-scratch-", dir=out.parent, ignore_cleanup_errors=True
+        suffix, prefix, dir=out.parent, ignore_cleanup_errors=True
     ) as scratch:
         yield Path(scratch)
 

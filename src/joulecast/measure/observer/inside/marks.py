@@ -36,8 +36,14 @@ PART = -1
 """Amount in the mark of an update, in place of the number of an optimizer. It means that the mark continues
 the update before it. Such a mark ends no step."""
 
-_RANKS = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
-_SIZES = ("WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
+LAUNCHERS = (
+    ("RANK", "WORLD_SIZE"),
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    ("PMI_RANK", "PMI_SIZE"),
+    ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
+)
+"""Variables with the rank of a process and the number of ranks. In a batch script and under `mpiexec`,
+`SLURM_PROCID` is 0 in all ranks. So SLURM is the last one, and counts only in a job step."""
 _FURTHEST_S = 60.0
 """Longest time between two events that are compared. The device gives this time in single precision, so a
 longer time would be inexact."""
@@ -46,11 +52,19 @@ _MOST = 100_000
 Resolved = Callable[[float, float], None]
 
 
-def _first_number(names: tuple[str, ...]) -> int | None:
-    for name in names:
-        text = os.environ.get(name, "")
-        if text.isdigit():
-            return int(text)
+def _place() -> tuple[int | None, int | None]:
+    """The rank of this process and the number of ranks, as its launcher says."""
+    for names in LAUNCHERS:
+        rank, ranks = (os.environ.get(name, "") for name in names)
+        if rank.isdigit() and ranks.isdigit():
+            return int(rank), int(ranks)
+    return None, None
+
+
+def _boot() -> str | None:
+    """The boot id of the running kernel, which no other machine has."""
+    with suppress(OSError), open("/proc/sys/kernel/random/boot_id") as file:
+        return file.read().strip()
     return None
 
 
@@ -109,11 +123,9 @@ class Marks:
                 self._save()
 
     def _save(self) -> None:
-        known = {
-            "rank": _first_number(_RANKS),
-            "ranks": _first_number(_SIZES),
-            **self._facts,
-        }
+        rank, ranks = _place()
+        here = {"node": os.uname().nodename, "boot": _boot()}
+        known = {"rank": rank, "ranks": ranks, **here, **self._facts}
         partial = self.path("partial")
         with open(partial, "w") as file:
             json.dump(known, file)
