@@ -80,9 +80,9 @@ class Work(Request):
         default=None,
         gt=0,
         le=MOST_SAMPLES,
-        description="Samples of the whole training: epochs x items of the data set. By default: "
-        "the work of the records. Only `advise` takes a million samples (or 1,000 steps, if the records "
-        "count only steps), unless the runs were imported.",
+        description="Samples of the whole training: epochs x items of the data set. By default, "
+        "`forecast` takes the work of the records. `advise` takes a million samples (1,000 steps if the "
+        "records count only steps; for imported runs, the work of the records).",
     )
     epochs: float | None = Field(
         default=None,

@@ -120,7 +120,7 @@ def merges_repeats(view: View) -> bool:
 
 
 def stored(view: View) -> View:
-    """The view of the new tensor that a copy of ``view`` makes."""
+    """A view of a new tensor, whose content is copied from what ``view`` shows."""
     return replace(
         view,
         axes=tuple(tuple(Atom(u.size, u.batch) for u in units(axis)) for axis in view.axes),

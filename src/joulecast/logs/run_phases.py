@@ -377,7 +377,7 @@ def _row(interval: Interval, samples: float = math.nan) -> _Row:
 
 
 def work_done(unit: WorkUnit, work: float, lasts_s: float) -> list[Interval]:
-    """The work of a run that takes ``lasts_s``, for logs that only state its total: one evaluation right
-    before the end, which counts this work. (Other logs state the work at each evaluation.)"""
+    """The total work of a run, in the form of the logs that state their work at evaluations: as if there had
+    been one evaluation, right before the end of the run (at ``lasts_s``)."""
     at_s = lasts_s * (1 - 1e-9)
     return [Interval("evaluation", work, at_s, at_s, unit)]

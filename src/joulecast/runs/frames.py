@@ -49,8 +49,7 @@ FRAMES: dict[str, dict[str, Column]] = {
             "whole",
             0,
             1e12,
-            meaning="number of the training step, from 0; in an all-reduce calibration the number of the "
-            "sum",
+            meaning="number of the training step, from 0; in a calibration, number of the all-reduce",
         ),
         "stage": Column("text", choices=STAGES, meaning="stage of the step"),
         "start_s": _time_s("begin on the run clock"),

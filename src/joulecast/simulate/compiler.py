@@ -86,7 +86,7 @@ def _weights_share(graph: OpGraph, op: Op) -> float:
 
 @dataclass
 class Compiler:
-    """Puts the activities of all classes into one graph."""
+    """Puts the activities of all classes of equal devices into one graph."""
 
     graph: OpGraph
     strategy: Strategy
