@@ -68,7 +68,7 @@ class Outcome(_Part):
     samples: int = Field(0, ge=0, le=10**18)
     """Work done between start and end."""
     work_unit: Literal["samples", "steps"] = "samples"
-    """What ``samples`` counts: samples or steps. (Imported runs may count epochs; their specification says it.)"""
+    """What ``samples`` counts. (Imported runs may count epochs; their specification says it.)"""
     device: str | None = None
     """Type of device on which an observed training ran, as torch names it: ``cpu``, ``cuda``, ..."""
     final_loss: float | None = None
