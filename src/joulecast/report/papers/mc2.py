@@ -15,8 +15,8 @@ from joulecast.runs.files.columns import read_frame
 
 _MODELS_OF_TRACES = ("AR", "SES", "ARIMA")
 _NOT_JUDGED = (
-    "not compared with MC2 on these runs: these models need the first part of a run, to forecast the "
-    "rest. MC2 forecasts runs of which it has seen nothing"
+    "AR, SES and ARIMA are not compared with MC2 on these runs: they need the first part of a run, to "
+    "forecast the rest. MC2 forecasts runs of which it has seen nothing"
 )
 
 

@@ -135,7 +135,7 @@ def _reproduction(table: pd.DataFrame, published: PublishedTuning) -> list[Row]:
                 None,
                 published.tolerances["savings"],
                 "up",
-                "the reproduction does not say for which GPUs and recurrences its savings are",
+                "the paper that reproduced Zeus does not say for which GPUs and recurrences its savings are",
             )
         )
     return rows

@@ -219,7 +219,8 @@ def read_results(folder: Path) -> Measurements[EmulatedStep]:
 
 
 def calibrations(results: Measurements[EmulatedStep]) -> dict[str, NetworkCalibration]:
-    """Calibrations of the link between nodes and the memory in a node, from ring all-reduces and messages."""
+    """Two calibrations, from ring all-reduces and messages: of the link between nodes (``nic``), and of the
+    memory inside a node."""
     points = results.collectives
     ring = (points.kind == "send") | (points.algorithm == "ring")
     points = points[ring & (points.clean > 0)]
