@@ -34,8 +34,8 @@ def simulate_step(request: SimulateRequest) -> dict[str, Any]:
         ``other`` (the error of the simulator is not known). ``peak_memory_bytes`` has an interval, too;
         ``out_of_memory`` says whether the step does not fit. ``step_j`` has a 90 % interval ``step_j_low``
         and ``step_j_high``; if it is ``None``, ``why_no_energy`` says why. ``power_w`` is of all nodes,
-        ``gpus_power_w`` of the GPUs in use (``None`` if the watts come from metered nodes). ``energy_source`` and
-        ``energy_rests_on`` say where the energy comes from.
+        ``gpus_power_w`` of the GPUs in use (``None`` if the watts come from metered nodes).
+        ``energy_source`` and ``energy_rests_on`` say where the energy comes from.
 
     Raises:
         JoulecastError: the network, platform or strategy is unknown, or the platform's file lacks a fact.
