@@ -370,7 +370,7 @@ BRIEFS = [
     ),
     Brief(
         "What `joulecast measure` adds to a step",
-        "this machine, one rank, median of pairs with the bare command",
+        "this machine, one rank; median of pairs of runs, one with and one without `joulecast measure`",
         "observer",
         {"ranks": 1, "wrapper": "joulecast measure"},
         "overhead_percent",

@@ -211,7 +211,7 @@ def test_networks_can_be_left_out(whole):
     whole.get_by_label("vit_ti", exact=True).uncheck()
     assert row.is_hidden() and all(not mark.is_visible() for mark in marks.all())
     assert whole.locator("#answer .chart:visible [data-tip^='training: resnet18']").count()
-    none = whole.get_by_text("No network is chosen.")
+    none = whole.get_by_text("No network is ticked.")
     assert none.is_hidden()
     whole.get_by_label("resnet18", exact=True).uncheck()
     assert none.is_visible()

@@ -477,7 +477,7 @@ def test_energy_that_is_only_estimated_does_not_choose(tmp_path):
     assert max(c["nodes"] for c in ran) == 2 < max(c["nodes"] for c in advice["candidates"])
     assert advice["best"]["time_s"] == min(c["time_s"] for c in ran)
     assert advice["limit"]["objective"] == "time"
-    assert advice["limit"]["in_words"] == "time among scales up to the largest that was run"
+    assert advice["limit"]["in_words"] == "time up to the largest scale that was run"
     frugal = min(advice["candidates"], key=lambda c: c["energy_j"])["setting"]
     assert advice["by_energy"] == frugal != advice["best"]["setting"]
     assert frugal in advice_text(advice).split("chosen by")[1].split("rests on")[0]

@@ -163,7 +163,7 @@ class KnownRuns:
 
     @classmethod
     def of_fit(cls, fit: CampaignFit) -> "KnownRuns":
-        """The runs to which a campaign was fitted. Only a few of their records are read again."""
+        """The runs to which the models of a campaign were fitted. Few of their records are read again."""
         runs = used(fit.observations)
         calibrated = runs.loc[runs["kind"] == "allreduce", "folder"]
         one_each = fit.observations.drop_duplicates("platform")["folder"]

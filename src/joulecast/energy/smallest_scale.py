@@ -31,7 +31,7 @@ class TimeShares:
 
     @classmethod
     def of(cls, runs: pd.DataFrame) -> "TimeShares":
-        """How some runs divide their time: on each node count, the means over the runs."""
+        """The values for each node count: means over the runs that had this count."""
         means = runs.groupby("nodes")[list(TIMES)].mean().fillna(0.0).sort_index()
         works_s = means["training_s"] + means["evaluating_s"]
         names = ("training_s", "evaluating_s", "both_s")

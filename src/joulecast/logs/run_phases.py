@@ -377,7 +377,7 @@ def _row(interval: Interval, samples: float = math.nan) -> _Row:
 
 
 def work_done(unit: WorkUnit, work: float, lasts_s: float) -> list[Interval]:
-    """The intervals of a run if only its total work is known: one artificial evaluation right before the end
-    of the run (at ``lasts_s``), which states this work. Other logs state their work in this form."""
+    """An artificial log entry with the total work of a run: an evaluation right before its end (at
+    ``lasts_s``). Other logs state their work at each evaluation, so it is read from there."""
     at_s = lasts_s * (1 - 1e-9)
     return [Interval("evaluation", work, at_s, at_s, unit)]

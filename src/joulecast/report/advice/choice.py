@@ -41,7 +41,7 @@ IN_WORDS = {
 }
 """The quantities that are compared, in words."""
 
-_ON_RUN = " among scales up to the largest that was run"
+_ON_RUN = " up to the largest scale that was run"
 
 _SAME = 0.005
 """The smallest relative saving that is named."""

@@ -42,9 +42,9 @@ def zeus(published: PublishedTuning, tables: Path) -> Paper:
             "least energy of each workload (figure 1)": [
                 f"least energy, {of}" for of in ("batch size only", "power limit only", "both")
             ],
-            "the reproduction: energy of its experiments, by each policy": ["energy"],
-            "the reproduction: time of its experiments, by each policy": ["time"],
-            "the reproduction: the smallest and the largest saving of energy among its GPUs": [
+            "the paper that reproduced Zeus: energy of its experiments, by each policy": ["energy"],
+            "the paper that reproduced Zeus: time of its experiments, by each policy": ["time"],
+            "the paper that reproduced Zeus: the smallest and the largest saving of energy among its GPUs": [
                 f"{which} energy saved, the reproduction's own range" for which in ("least", "most")
             ],
         },
