@@ -163,7 +163,10 @@ class KnownRuns:
 
     @classmethod
     def of_fit(cls, fit: CampaignFit) -> "KnownRuns":
-        """The runs to which the models of a campaign were fitted. Few of their records are read again."""
+        """The runs to which the models of a campaign were fitted.
+
+        Records are read again only for the watts of each platform and for the all-reduces.
+        """
         runs = used(fit.observations)
         calibrated = runs.loc[runs["kind"] == "allreduce", "folder"]
         one_each = fit.observations.drop_duplicates("platform")["folder"]

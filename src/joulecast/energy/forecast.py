@@ -596,8 +596,8 @@ def forecast(
 
         Further keys are ``prices``; ``widths``, the factors by which intervals are wider than the model's;
         ``fitted_runs``, ``largest_fitted_nodes``, ``left_out`` and ``notes``. ``first`` has the notes that
-        should be read first. There is only one kind of them: if the forecast keeps the batch on more nodes,
-        the note says how much time and energy the training takes with the batch of other submitters.
+        should be read first: for each workload whose batch the forecast keeps on more nodes, how much time
+        and energy the training takes with the batch of other submitters.
 
     Raises:
         JoulecastError: nothing is left to fit, or the question is impossible.

@@ -187,7 +187,8 @@ def platform_of(
     """A platform with calibrated links.
 
     Args:
-        links: the innermost first. Collectives have the launch and the algorithm of the outermost link.
+        links: the innermost first. The outermost link says by which algorithm collectives
+            run, and how long they take to start.
         nodes: number of nodes; ``None``: any number.
     """
     outermost = links[-1].rates
