@@ -14,7 +14,7 @@ _TEMPLATE = '''\
 
     torchrun --nproc-per-node {count} {file}
 
-The slowest stage has {share:.0%} of the work. Put in your own data, loss and optimizer.
+The stage with the most work has {share:.0%} of it. Put in your own data, loss and optimizer.
 """
 
 import os
@@ -116,7 +116,7 @@ def write_stages(out: Path, report: Mapping[str, Any], facts: Mapping[str, Any])
         name=report["graph"],
         count=len(stages),
         file=shlex.quote(out.name),
-        share=report["bottleneck"] / report["work"],
+        share=max(stage["work"] for stage in stages) / report["work"],
         imports=how["imports"],
         micro_batches=2 * len(stages),
         stages=written,
