@@ -345,7 +345,21 @@ def test_the_exported_file_of_the_page_trains(tmp_path, monkeypatch):
     assert len(losses) == 3 and losses[-1] < losses[0]
 
 
-def test_what_cannot_be_exported(tmp_path):
-    given = ["partition", "recorded/pipedream-profiles/vgg16.txt", "--devices", "2"]
-    refused = CliRunner().invoke(app, [*given, "--export", str(tmp_path / "stages.py")])
-    assert refused.exit_code == 2 and "give MODULE:FUNCTION" in refused.output
+FLAT = """import torch
+
+def main():
+    layers = torch.nn.Linear(4, 2), torch.nn.Flatten(0)
+    return torch.nn.Sequential(*layers), [torch.randn(3, 4)]
+"""
+
+
+def test_what_cannot_be_exported(tmp_path, monkeypatch):
+    for graph, said in (
+        (str(ROOT / "recorded/pipedream-profiles/vgg16.txt"), "give MODULE:FUNCTION"),
+        ("flat:main", "shape [6]"),
+    ):
+        monkeypatch.chdir(tmp_path)
+        Path("flat.py").write_text(FLAT)
+        given = ["partition", graph, "--devices", "2", "--export", "stages.py"]
+        refused = CliRunner().invoke(app, given)
+        assert refused.exit_code == 2 and said in refused.output
