@@ -113,8 +113,8 @@ def write_stages(out: Path, report: Mapping[str, Any], facts: Mapping[str, Any])
         written += f"    [\n{textwrap.indent(names, ' ' * 8)},\n    ],\n"
     if len(how["output"]) < 2:
         raise JoulecastError(
-            f"--export: {report['graph']} returns a tensor of shape {how['output']}, to which the file's loss "
-            "does not fit; let it return the logits, with the samples first and the classes last"
+            f"--export: {report['graph']} returns a tensor of shape {how['output']}, to which the file's "
+            "loss does not fit; let it return the logits, with the samples first and the classes last"
         )
     samples, *rest, classes = how["output"]
     text = _TEMPLATE.format(
