@@ -207,6 +207,23 @@ def test_an_exported_network_of_two_inputs_is_cut_anywhere():
         assert_same_step(network, random_stages(reads_of(network, *inputs), 4, seed), *inputs)
 
 
+class WithTemperature(nn.Module):
+    """It returns one of its parameters as it is."""
+
+    def __init__(self):
+        super().__init__()
+        self.one, self.two = nn.Linear(3, 4), nn.Linear(4, 2)
+        self.temperature = nn.Parameter(torch.ones(1))
+
+    def forward(self, x):
+        return self.two(torch.relu(self.one(x))), self.temperature
+
+
+def test_a_parameter_that_is_an_output_is_given_and_trained():
+    network, images = WithTemperature().double(), torch.randn(4, 3).double()
+    assert_same_step(network, [["one"], ["relu", "two"]], images)
+
+
 def test_a_skip_passes_through_the_stages_between():
     network = build_network("resnet18", 16, 8, CLASSES).double()
     images = torch.randn(4, 3, 16, 16).double()
@@ -328,7 +345,21 @@ def test_the_exported_file_of_the_page_trains(tmp_path, monkeypatch):
     assert len(losses) == 3 and losses[-1] < losses[0]
 
 
-def test_what_cannot_be_exported(tmp_path):
-    given = ["partition", "recorded/pipedream-profiles/vgg16.txt", "--devices", "2"]
-    refused = CliRunner().invoke(app, [*given, "--export", str(tmp_path / "stages.py")])
-    assert refused.exit_code == 2 and "give MODULE:FUNCTION" in refused.output
+FLAT = """import torch
+
+def main():
+    layers = torch.nn.Linear(4, 2), torch.nn.Flatten(0)
+    return torch.nn.Sequential(*layers), [torch.randn(3, 4)]
+"""
+
+
+def test_what_cannot_be_exported(tmp_path, monkeypatch):
+    for graph, said in (
+        (str(ROOT / "recorded/pipedream-profiles/vgg16.txt"), "give MODULE:FUNCTION"),
+        ("flat:main", "shape [6]"),
+    ):
+        monkeypatch.chdir(tmp_path)
+        Path("flat.py").write_text(FLAT)
+        given = ["partition", graph, "--devices", "2", "--export", "stages.py"]
+        refused = CliRunner().invoke(app, given)
+        assert refused.exit_code == 2 and said in refused.output

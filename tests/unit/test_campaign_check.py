@@ -101,6 +101,9 @@ def test_more_ranks_than_this_host_can_hold_are_told(check):
     assert done.exit_code == 0 and "sound, but this host cannot run it" in done.output
     assert "4096 ranks on a host" in done.output and "nodes_per_core" in done.output
     assert "all right" not in done.output
+    own = "workload: {command: 'train.py {batch}'}\ntraining: {steps: 3}\n"
+    done = check(own + "scale: {nodes: [4096], batch_size: 4}\n")
+    assert "4096 ranks on a host" in done.output and "nodes_per_core" not in done.output
 
 
 def test_the_dry_run_is_snakemake_s(tmp_path, monkeypatch):

@@ -39,6 +39,8 @@ def test_shipped_files_are_what_the_model_generates():
         ({"partition": {"pipelines": [{"stage": 2}]}}, "pipelines.0.stage: unknown key; did you"),
         ({"workload": {"networks": ["vgg1"]}}, "unknown network `vgg1`; did you mean `vgg1"),
         ({"workload": {"networks": ["vgg16"], "command": "t"}}, "workload: networks: a command"),
+        ({"workload": {"command": "t ${HOME}"}}, "command: a blank cannot be filled in ('HOME')"),
+        ({"workload": {"command": "t {batch.x}"}}, "command: a blank cannot be filled in"),
         ({"workload": {"image_size": 31}}, "image_size 31 is too small; it needs at least 32"),
         ({"scale": {"nodes": [0, 1]}}, "node count 0 is below 1"),
         ({"scale": {"nodes": []}}, "scale.nodes"),

@@ -105,6 +105,12 @@ def test_the_second_export_to_mlflow_finds_the_runs_of_the_first(monkeypatch):
     assert len(set(first.output.split())) == len(exported("one-h100"))
 
 
+def test_any_currency_is_a_label_and_in_no_name(forecast):
+    for each in exported(forecast | {"prices": {"currency": "\u20ac"}}):
+        assert each.labels["currency"] == "\u20ac"
+        assert all(value.flat_name.isascii() for value in each.values)
+
+
 def test_runs_say_whether_their_energy_was_measured():
     families = text_string_to_metric_families(openmetrics_text("two-core-vm"))
     by_name = {family.name: family.samples for family in families}

@@ -671,6 +671,9 @@ def test_only_batches_of_the_steps_that_count_are_samples():
     ranks = [SimpleNamespace(steps=steps)]
     assert batch_of_all(ranks, (3, 5), None, []) == (32, "samples")
     assert batch_of_all(ranks, (1, 5), None, []) == (pytest.approx((2 * 8 + 3 * 32) / 5), "samples")
+    remarks = []
+    assert batch_of_all(ranks, (0, 4), 8, remarks) == (8, "samples")
+    assert "gave 17.6" in remarks[0]
 
 
 def test_batches_without_a_backward_pass_are_named():

@@ -310,3 +310,21 @@ def test_a_module_that_cannot_be_cut_gives_the_reasons() -> None:
     assert (
         "torch.fx.symbolic_trace: TraceError" in message and "torch.export cannot follow" in message
     )
+
+
+class AlsoWithoutGradient(nn.Module):
+    """Changes in place by a function of torch, and also returns the classes it chose."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(3, 4), nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        y = self.second(torch.relu_(self.first(x)))
+        return y, y.argmax(1)
+
+
+def test_a_network_that_also_gives_classes_is_measured() -> None:
+    graph = measure_module("mine", AlsoWithoutGradient(), [torch.randn(4, 3)], passes=1)
+    assert [task.name for task in graph.tasks] == ["first", "relu_", "second", "argmax"]
+    assert graph.tasks[-1].backward_us == 0 < graph.tasks[0].backward_us

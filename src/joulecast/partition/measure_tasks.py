@@ -29,6 +29,7 @@ from joulecast.partition.tasks import (
     left_as_it_was,
     reason_of,
     tensors_of,
+    trained_tensors,
 )
 from joulecast.quantities import check_counts
 from joulecast.runs.provenance import host_fingerprint, versions
@@ -96,9 +97,7 @@ class _Timed(fx.Interpreter):
         if n.name not in self._names:
             return super().run_node(n)
         args, kwargs = self.fetch_args_kwargs_from_env(n)
-        taken = {
-            id(tensor): tensor for tensor in tensors_of((args, kwargs)) if tensor.requires_grad
-        }
+        taken = {id(tensor): tensor for tensor in trained_tensors((args, kwargs))}
         if kwargs.get("inplace"):
             kwargs = {**kwargs, "inplace": False}
         elif n.op != "call_module" and changes_its_input(n, self._traced):
@@ -119,10 +118,10 @@ class _Timed(fx.Interpreter):
         return handed_on
 
     def step(self, inputs: Sequence[Tensor], gradients: Sequence[Tensor]) -> StepByTask:
-        """Forward and backward of all tasks; ``gradients`` are those of the network's outputs."""
+        """Forward and backward of all tasks; ``gradients`` are those of the network's trained outputs."""
         self._step = StepByTask()
         arrived: dict[int, list[Tensor]] = {}
-        for output, gradient in zip(tensors_of(self.run(*inputs)), gradients, strict=True):
+        for output, gradient in zip(trained_tensors(self.run(*inputs)), gradients, strict=True):
             arrived.setdefault(id(output), []).append(gradient)
         while self._tape:
             task = self._tape.pop()
@@ -152,7 +151,7 @@ def step_by_task(
     Args:
         captured: the tasks of the module.
         inputs: a batch of inputs.
-        gradients: gradients of the module's outputs, one for each tensor.
+        gradients: gradients of the module's outputs, one for each tensor that is trained.
     """
     layers: list[Any] = [
         each for each in captured.traced.modules() if getattr(each, "inplace", False)
@@ -173,7 +172,7 @@ def _without_gradients(module: nn.Module) -> None:
 
 def _whole_step(module: nn.Module, inputs: Sequence[Tensor], gradients: Sequence[Tensor]) -> float:
     start = time.perf_counter()
-    torch.autograd.backward(tensors_of(module(*inputs)), gradients)
+    torch.autograd.backward(trained_tensors(module(*inputs)), gradients)
     seconds = time.perf_counter() - start
     _without_gradients(module)
     return seconds
@@ -216,8 +215,7 @@ def measure_module(
     with _one_thread(), left_as_it_was(module):
         _without_gradients(module)
         try:
-            with torch.no_grad():
-                gradients = [torch.randn_like(output) for output in tensors_of(module(*inputs))]
+            gradients = [torch.randn_like(output) for output in trained_tensors(module(*inputs))]
             for _ in range(passes + 1):
                 whole.append(_whole_step(module, inputs, gradients))
                 step = step_by_task(captured, inputs, gradients)

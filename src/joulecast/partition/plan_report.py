@@ -11,6 +11,7 @@ from joulecast.partition.planner import MOST_IDEALS, Plan, best_plan
 from joulecast.partition.problem import CostModel, Problem, pipeline_problem
 from joulecast.partition.request import PartitionRequest
 from joulecast.partition.taskgraph import TaskGraph
+from joulecast.quantities import counted
 
 _US_PER = {"us": 1.0, "ms": 1e3}
 
@@ -178,8 +179,8 @@ def summary(report: dict[str, Any]) -> str:
     """Two or three lines for people."""
     unit = f" {report['unit']}"
     lines = [
-        f"{report['graph']}: {len(report['stages'])} stages, bottleneck {report['bottleneck']:,.10g}{unit}, "
-        f"speedup up to {report['speedup_bound']:.3f}"
+        f"{report['graph']}: {counted(len(report['stages']), 'stage')}, "
+        f"bottleneck {report['bottleneck']:,.10g}{unit}, speedup up to {report['speedup_bound']:.3f}"
     ]
     if report["certificate"]:
         bound = f"lower bound {report['lower_bound']:,.10g}{unit}"

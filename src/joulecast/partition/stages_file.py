@@ -14,7 +14,7 @@ _TEMPLATE = '''\
 
     torchrun --nproc-per-node {count} {file}
 
-The slowest stage has {share:.0%} of the work. Put in your own data, loss and optimizer.
+The stage with the most work has {share:.0%} of it. Put in your own data, loss and optimizer.
 """
 
 import os
@@ -73,8 +73,8 @@ def _build(graph: str, facts: Mapping[str, Any]) -> dict[str, Any]:
     """The imports and the call that build the module and its inputs, and the shape of the module's output."""
     if "function" in facts:
         module, _, name = facts["function"].partition(":")
-        imports, build = f"from {module} import {name}", f"{name}()"
-        return {"imports": imports, "build": build, "output": facts["output"]}
+        imports = f"from {module} import {name} as build"
+        return {"imports": imports, "build": "build()", "output": facts["output"]}
     if "network" not in facts:
         raise JoulecastError(
             f"--export: {graph} does not say how its module is built; give MODULE:FUNCTION, or a graph that "
@@ -99,7 +99,7 @@ def write_stages(out: Path, report: Mapping[str, Any], facts: Mapping[str, Any])
             MODULE:FUNCTION) and ``output`` (the shape of its logits).
 
     Raises:
-        JoulecastError: a stage is on several devices, or the module is not known.
+        JoulecastError: a stage is on several devices, the module is not known, or it returns no logits.
     """
     how = _build(report["graph"], facts)
     stages = report["stages"]
@@ -111,12 +111,17 @@ def write_stages(out: Path, report: Mapping[str, Any], facts: Mapping[str, Any])
         written += f"    # {stage['work'] / report['work']:.0%} of the work, "
         written += f"{stage['parameter_bytes'] / 1e6:.1f} MB of parameters\n"
         written += f"    [\n{textwrap.indent(names, ' ' * 8)},\n    ],\n"
+    if len(how["output"]) < 2:
+        raise JoulecastError(
+            f"--export: {report['graph']} returns a tensor of shape {how['output']}, to which the file's "
+            "loss does not fit; let it return the logits, with the samples first and the classes last"
+        )
     samples, *rest, classes = how["output"]
     text = _TEMPLATE.format(
         name=report["graph"],
         count=len(stages),
         file=shlex.quote(out.name),
-        share=report["bottleneck"] / report["work"],
+        share=max(stage["work"] for stage in stages) / report["work"],
         imports=how["imports"],
         micro_batches=2 * len(stages),
         stages=written,

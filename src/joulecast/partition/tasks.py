@@ -70,6 +70,11 @@ def tensors_of(value: Any) -> list[Tensor]:
     return [leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor)]
 
 
+def trained_tensors(value: Any) -> list[Tensor]:
+    """The tensors in a value through which gradients go back."""
+    return [tensor for tensor in tensors_of(value) if tensor.requires_grad]
+
+
 def _attribute(traced: fx.GraphModule, node: fx.Node) -> Any:
     return functools.reduce(getattr, str(node.target).split("."), traced)
 
@@ -105,11 +110,10 @@ def changes_its_input(node: fx.Node, traced: fx.GraphModule) -> bool:
         return bool(getattr(traced.get_submodule(str(node.target)), "inplace", False))
     if node.kwargs.get("inplace"):
         return True
-    if node.op == "call_method":
-        return str(node.target).endswith("_") and not str(node.target).endswith("__")
     if isinstance(node.target, torch._ops.OpOverload):
         return bool(node.target._schema.is_mutable)
-    return False
+    name = str(getattr(node.target, "__name__", node.target))
+    return name.endswith("_") and not name.endswith("__")
 
 
 def _refuse_read_after_change(traced: fx.GraphModule) -> None:

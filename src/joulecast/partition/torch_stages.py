@@ -190,7 +190,8 @@ class _Cut:
                 copy.kwargs = {name: there(value) for name, value in copy.kwargs.items()}
         if stage == self.last:
             (output,) = (node for node in self.nodes if node.op == "output")
-            leaving = [each for each in tree_leaves(output.args[0]) if each in self.made]
+            given = [each for each in tree_leaves(output.args[0]) if isinstance(each, fx.Node)]
+            leaving = [each for each in given if each not in self.constants]
             handed_on = [copies[each] for each in leaving]
         else:  # what is sent must be contiguous
             leaving = self._entering(stage + 1)

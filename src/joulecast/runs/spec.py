@@ -255,10 +255,13 @@ def check_cores(spec: RunSpec, ranks_here: int, cores: int) -> bool:
     if ranks_here <= cores:
         return False
     if spec.emulation is None:
+        emulate = (
+            ", or emulate slower ones with the configuration key "
+            f"`emulation: {{nodes_per_core: {-(-ranks_here // cores)}}}` or more"
+        )
         raise JoulecastError(
             f"run {spec.run}: {ranks_here} ranks on a host with {cores} usable cores would measure "
-            "time sharing, not training; ask for fewer nodes, or emulate slower ones with the "
-            f"configuration key `emulation: {{nodes_per_core: {-(-ranks_here // cores)}}}` or more"
+            f"time sharing, not training; ask for fewer nodes{'' if spec.observed else emulate}"
         )
     holds = cores * spec.emulation.nodes_per_core
     if ranks_here > holds:

@@ -159,9 +159,8 @@ def report_text(report: dict[str, Any]) -> str:
             f"{report['break_even']}; {report['tries_per_recurrence']:.2f} tries a recurrence, "
             f"{100 * report['reached_share']:.1f} % of the recurrences reached the target",
             f"an oracle (batch size {oracle['batch_size']} at {oracle['power_limit_w']} W) saves "
-            f"{best:.1f} % of the cost. In all recurrences together, the policy cost more than the "
-            "oracle. The difference is the cost of "
-            f"{regret['in_oracle_recurrences']['mean']:.1f} recurrences of the oracle",
+            f"{best:.1f} % of the cost. The cost of all recurrences, less the expected cost with the oracle, "
+            f"is that of {regret['in_oracle_recurrences']['mean']:.1f} recurrences of the oracle",
         ]
     )
 

@@ -91,8 +91,8 @@ def filled_in(command: str, values: dict[str, int]) -> str:
     """
     try:
         return command.format(**values)
-    except (KeyError, IndexError, ValueError) as error:
+    except (LookupError, ValueError, AttributeError, TypeError) as error:
         listed = ", ".join(f"{{{name}}}" for name in _BLANKS)
         raise ValueError(
-            f"command: {error} cannot be filled in; known are {listed}, and {{{{ and }}}} are braces"
+            f"a blank cannot be filled in ({error}); known are {listed}. Write {{{{ and }}}} for other braces"
         ) from None

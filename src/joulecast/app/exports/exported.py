@@ -139,18 +139,19 @@ def of_record(record: RunRecord) -> Exported:
 
 def of_forecast(forecast: Mapping[str, Any]) -> Iterator[Exported]:
     """Figures of each scale of a forecast, as :func:`joulecast.forecast` returns it."""
-    currency = str((forecast.get("prices") or {}).get("currency") or "unknown")
+    currency = (forecast.get("prices") or {}).get("currency")
     for row in forecast["forecasts"]:
         values = []
         for name, (column, unit, factor, text) in _FORECAST.items():
             for end, ending in _ENDS.items():
                 amount = row.get(f"{column}{ending}{'_' if unit else ''}{unit}")
                 if amount is not None:
-                    labels = {"end": end} | ({"currency": currency} if name == "cost" else {})
-                    values.append(Value(name, amount * factor, text, labels))
+                    values.append(Value(name, amount * factor, text, {"end": end}))
         named = {name: row.get(name) for name in _Scale.model_fields}
         labels = {name: _plain(value) for name, value in named.items() if value is not None}
         labels["energy_source"] = str(row["energy_source"] or "unknown")
+        if row.get("cost") is not None:
+            labels["currency"] = str(currency or "unknown")
         scale = row["gpus"] or row["nodes"]
         yield Exported("forecast", f"{row['workload']}-forecast", labels, values, int(scale))
 

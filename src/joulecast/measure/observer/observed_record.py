@@ -236,16 +236,19 @@ def batch_of_all(
         remarks: gets a remark if the loaders gave another number, or if the number varies.
     """
     sizes = [rank.steps.samples(*window) for rank in ranks]
-    seen = bool(ranks) and all(map(len, sizes))
-    commonest = sum(float(most_frequent(pd.Series(size))) for size in sizes) if seen else None
+    seen = None
+    if ranks and all(map(len, sizes)):
+        commonest = sum(float(most_frequent(pd.Series(size))) for size in sizes)
+        mean = sum(float(size.mean()) for size in sizes)
+        seen = commonest if abs(mean / commonest - 1) < _BATCHES_VARY else mean
     if asked is not None:
-        if commonest not in (None, asked):
+        if seen not in (None, asked):
             remarks.append(
                 f"a step counts as {asked:g} samples, as requested; the loaders of all ranks gave "
-                f"{commonest:g}"
+                f"{seen:g}"
             )
         return asked, "samples"
-    if commonest is None:
+    if seen is None:
         return 1, "steps"
     own = ranks[0].steps
     if 0 < own.micro_batches < own.fetches:
@@ -253,14 +256,13 @@ def batch_of_all(
             f"a step counts the samples of {own.fetches} batches and has fewer backward passes: if an "
             "evaluation follows each step, its samples count, too; give --samples-per-step"
         )
-    mean = sum(float(size.mean()) for size in sizes)
-    if abs(mean / commonest - 1) < _BATCHES_VARY:
-        return commonest, "samples"
-    low, high = sum(size.min() for size in sizes), sum(size.max() for size in sizes)
-    remarks.append(
-        f"batches vary from {low:g} to {high:g} samples of all ranks: a step counts as their mean, {mean:.4g}"
-    )
-    return mean, "samples"
+    if seen == mean != commonest:
+        low, high = sum(size.min() for size in sizes), sum(size.max() for size in sizes)
+        remarks.append(
+            f"batches vary from {low:g} to {high:g} samples of all ranks: a step counts as their mean, "
+            f"{mean:.4g}"
+        )
+    return seen, "samples"
 
 
 def _uneven(hosts: Sequence[SampledHost], ranks: Sequence[Rank]) -> str | None:
