@@ -167,8 +167,8 @@ def span(low: str, high: str) -> str:
 
 
 def with_range(value: str, low: str, high: str) -> str:
-    """``146 s (96.8 to 250 s)``, from quantities that were converted together. Without a range, only the
-    value."""
+    """``146 s (96.8 to 250 s)``, from a value and the ends of its range, all as texts in one unit. Without a
+    range, only the value."""
     if NONE in (low, high):
         return value
     currency = f"{low.rpartition(' ')[0]} "
