@@ -328,3 +328,20 @@ def test_a_network_that_also_gives_classes_is_measured() -> None:
     graph = measure_module("mine", AlsoWithoutGradient(), [torch.randn(4, 3)], passes=1)
     assert [task.name for task in graph.tasks] == ["first", "relu_", "second", "argmax"]
     assert graph.tasks[-1].backward_us == 0 < graph.tasks[0].backward_us
+
+
+class Masked(nn.Module):
+    """Reads a mask again behind an `and`, which makes a new one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.only = nn.Linear(3, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y, above = self.only(x), x[:, :1] > 0
+        return y * (above & (x[:, 1:2] > 0)) + y * above
+
+
+def test_an_and_of_masks_changes_neither_of_them() -> None:
+    graph = measure_module("mine", Masked(), [torch.randn(4, 3)], passes=1)
+    assert "only" in [task.name for task in graph.tasks]

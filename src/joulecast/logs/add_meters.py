@@ -15,10 +15,10 @@ import numpy as np
 import pandas as pd
 
 from joulecast.errors import JoulecastError
-from joulecast.logs.checked_meters import CheckedMeter, checked_meters
+from joulecast.logs.checked_meters import CheckedMeter, about_meter, check_watts
 from joulecast.logs.import_log import near, on_clock, read_source
 from joulecast.logs.imported_run import fact_of, power_frame, require_outside
-from joulecast.logs.lags import LoggedActivity, lag_of
+from joulecast.logs.lags import Lag, LoggedActivity, lag_of
 from joulecast.logs.log import Findings, Log, LoggedMeter, LogOptions, usual_spacing, utc
 from joulecast.logs.log_times import in_words
 from joulecast.quantities import listed
@@ -114,15 +114,20 @@ def _refuse_twice(meters: Sequence[LoggedMeter], record: RunRecord) -> None:
             raise _LeftOut(f"has a meter of {meter.covers} on {meter.node} already ({known})")
 
 
-def _added(meter: CheckedMeter, origin: str, record: RunRecord) -> CheckedMeter:
-    """The meter for the record, with its ``origin`` and the quality of its readings during the run."""
-    outcome, info = record.info.outcome, meter.info
-    info.renewed_s = usual_spacing(meter.t_s) or 0.0
-    info.coverage, info.longest_gap_s = reading_quality(
-        meter.t_s, outcome.start_s, outcome.stop_s, info.renewed_s
-    )
-    info.remark = "; ".join(filter(None, (info.remark, origin)))
-    return meter
+def _added(meter: LoggedMeter, record: RunRecord, lag: Lag) -> CheckedMeter:
+    """The meter for the record, with the quality of its readings during the run."""
+    outcome = record.info.outcome
+    meter = meter.only(np.argsort(meter.t_s, kind="stable"))
+    period_s = usual_spacing(meter.t_s) or 0.0
+    good = np.isfinite(meter.power if meter.joules is None else meter.joules)
+    coverage, gap_s = reading_quality(meter.t_s[good], outcome.start_s, outcome.stop_s, period_s)
+    info = about_meter(meter)
+    info.available, info.renewed_s = True, period_s
+    info.readings, info.failed_reads = int(good.sum()), int((~good).sum())
+    info.coverage, info.longest_gap_s = coverage, gap_s
+    origin = f"imported from {meter.file}; {': '.join(lag.remark)}"
+    info.remark = "; ".join(filter(None, (meter.remark, origin)))
+    return CheckedMeter(meter.t_s, meter.power, info, meter.joules)
 
 
 def with_meters(
@@ -143,18 +148,20 @@ def with_meters(
             f"{kind} has one figure for the whole, of which no step or stage has a part; add a log "
             "of readings"
         )
-    lag = lag_of(logs, LoggedActivity((record.info.outcome.start_s, record.info.outcome.stop_s)))
+    span = record.info.outcome.start_s, record.info.outcome.stop_s
+    findings = Findings()
+    # An idle node may draw less than any node under load.
+    for meter in logs if record.info.spec.kind == "training" else ():
+        check_watts(meter, None, span, findings)
+    if findings.left_out:
+        raise _LeftOut("; ".join(findings.left_out))
+    lag = lag_of(logs, LoggedActivity(span))
     if lag.matters:
         raise _LeftOut(
             f"clock lag: {lag.text}: the load of the log is not where the training is; if the log's clock is "
             f"wrong, {lag.way_out(options.shift_s)}"
         )
-    # Only the readings are judged: a record may be of an idle node.
-    judged = checked_meters(logs, None, None, findings := Findings())
-    if findings.left_out:
-        raise _LeftOut("; ".join(findings.left_out))
-    origins = [f"imported from {meter.file}; {': '.join(lag.remark)}" for meter in logs]
-    added = [_added(*pair, record) for pair in zip(judged, origins, strict=True)]
+    added = [_added(meter, record, lag) for meter in logs]
     taken = {(m.node, m.meter) for m in record.info.meters}
     if twice := [m.info.meter for m in added if (m.info.node, m.info.meter) in taken]:
         raise _LeftOut(f"has a meter {twice[0]} already")

@@ -63,9 +63,10 @@ percent."""
 _COARSEST = 0.05
 """Largest unit of a counter, as a share of a run's energy: repeats may differ by as much. Also the largest
 share of a run in which a counter may restart."""
-_END_S, _LONG_S = 600.0, 6000.0
-"""The time (s) at the ends of a run in which a meter shows whether its clock is off by hours, and the
-shortest run for which this is looked at. (A shorter one hardly overlaps with such a log.)"""
+_ZONE_S, _BEYOND_S, _LONG_S = 1800.0, 600.0, 6000.0
+"""The least difference (s) between time zones; the time outside of a run in which a meter may show that its
+clock has another one; and the shortest run for which this is looked at. (A shorter one hardly overlaps with
+such a log.)"""
 _JITTER_PERIODS = 0.5
 """Stamps may go back by at most this share of a period. After a gap, a meter catches up: a reading may have a
 stamp up to 0.24 s before the stamp in the line above (MLPerf v4.0, a reading every 2 s). If stamps go back
@@ -94,7 +95,7 @@ def checked_meters(
     """Judge the meters of a run. If start and stop of the run are known, only this time is judged, else all
     readings."""
     for meter in meters:
-        _check_watts(meter, accelerators_per_node, run_s, findings)
+        check_watts(meter, accelerators_per_node, run_s, findings)
     # Parts of a node may differ: memory draws less than processors, a supply in reserve draws little.
     _compare([meter for meter in meters if meter.is_of_node and meter.device is None], findings)
     _find_idle_gpus(meters, run_s, findings)
@@ -123,7 +124,7 @@ def _within(t_s: Floats, run_s: Span) -> np.ndarray:
     return inside
 
 
-def _check_watts(
+def check_watts(
     meter: LoggedMeter, accelerators: int | None, run_s: Span | None, findings: Findings
 ) -> None:
     """Find readings that cannot be watts of what the meter covers: they have another unit, or are counts
@@ -244,7 +245,7 @@ def checked(meter: LoggedMeter, run_s: Span | None, findings: Findings) -> Check
     Two checks are for loaded nodes only: that the power never falls to idle, and that it does not stay at one
     value. These are made neither for a part of a node nor for an estimate.
     """
-    name, info = meter.file, _about(meter)
+    name, info = meter.file, about_meter(meter)
     t_s, watts = meter.t_s, meter.power
     if not len(t_s):
         info.reason = f"{name} holds none of the run"
@@ -302,7 +303,7 @@ def checked(meter: LoggedMeter, run_s: Span | None, findings: Findings) -> Check
     return found
 
 
-def _about(meter: LoggedMeter) -> MeterInfo:
+def about_meter(meter: LoggedMeter) -> MeterInfo:
     """The facts about a meter that do not depend on its readings."""
     about = [meter.remark, None if meter.trace else NO_TRACE]
     return MeterInfo(
@@ -453,13 +454,16 @@ def _check_ends(meter: CheckedMeter, run_s: Span, name: str, findings: Findings)
     """Find a meter whose clock has another time zone: it is idle at one end of a long run, and under load
     beyond the other end. (Lags of minutes are found by :mod:`joulecast.logs.lags`.)"""
     start_s, stop_s = run_s
-    begins_s = start_s - _END_S, start_s, stop_s - _END_S, stop_s
-    before, first, last, after = (
-        meter.watts[_within(meter.t_s, (t_s, t_s + _END_S))] for t_s in begins_s
+    spans = (
+        (start_s - _BEYOND_S, start_s),
+        (start_s, start_s + _ZONE_S),
+        (stop_s - _ZONE_S, stop_s),
+        (stop_s, stop_s + _BEYOND_S),
     )
+    before, first, last, after = (meter.watts[_within(meter.t_s, span)] for span in spans)
     for idle, load, beyond, text in (
-        (first, last, after, "idle in the first minutes of the run, under load after it"),
-        (last, first, before, "idle in the last minutes of the run, under load before it"),
+        (first, last, after, "idle in the first half hour of the run, under load after it"),
+        (last, first, before, "idle in the last half hour of the run, under load before it"),
     ):
         if stop_s - start_s < _LONG_S or min(map(len, (idle, load, beyond))) < _LEAST_READINGS:
             continue
@@ -477,9 +481,7 @@ def _check_number(
     if 0 < len(watts) < _LEAST_IN_RUN:
         findings.leave_out("too few readings", f"{name}: {len(watts)} in the run")
     elif 0 < values < _FEW_IN_RUN:
-        text = (
-            f"{name}: {values} values in the run, so its energy may be off by {50 / values:.0f} %"
-        )
+        text = f"{name}: {values} values in the run, so its energy may be off by up to {50 / values:.0f} %"
         findings.remark("few readings", text)
 
 

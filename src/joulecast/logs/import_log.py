@@ -534,15 +534,13 @@ def _judge(
         run.findings.leave_out(
             "more meters than nodes", f"{len(hosts)} nodes were read, {run.nodes} trained"
         )
-    number = Counter((meter.node, meter.covers) for meter in run.meters)
-    for part in dict.fromkeys(covers for _, covers in number):
-        fewest = min(hosts, key=lambda node: number[node, part])
-        most = max(number[node, part] for node in hosts)
-        if number[fewest, part] < most:
-            few = counted(number[fewest, part], f"{part} meter")
-            run.findings.leave_out(
-                "node without readings", f"{fewest} has {few}, another node {most}"
-            )
+    gpus = Counter(meter.node for meter in run.meters if meter.covers == "gpu")
+    fewest = min(hosts, key=lambda node: gpus[node], default="")
+    if gpus and gpus[fewest] < max(gpus.values()):
+        few = counted(gpus[fewest], "GPU meter")
+        run.findings.leave_out(
+            "node without readings", f"{fewest} has {few}, another node {max(gpus.values())}"
+        )
     if overlapping:
         run.findings.leave_out(
             "at the same time", f"{listed(overlapping)} ran on its nodes meanwhile"

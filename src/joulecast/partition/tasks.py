@@ -112,6 +112,8 @@ def changes_its_input(node: fx.Node, traced: fx.GraphModule) -> bool:
         return True
     if isinstance(node.target, torch._ops.OpOverload):
         return bool(node.target._schema.is_mutable)
+    if getattr(node.target, "__module__", None) == "_operator":
+        return False  # `and_` and `or_` are no methods that work in place
     name = str(getattr(node.target, "__name__", node.target))
     return name.endswith("_") and not name.endswith("__")
 

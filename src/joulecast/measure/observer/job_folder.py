@@ -13,7 +13,6 @@ import shutil
 import time
 import uuid
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, TypeVar
@@ -244,8 +243,10 @@ class JobFiles:
         """Remove the folder. It is renamed first, because other processes of the launch wait until it is
         gone, and NFS keeps a folder while one of its files is open."""
         gone = self.path.with_name(f".gone-{uuid.uuid4().hex}")
-        with suppress(OSError):
+        try:
             os.replace(self.path, gone)
+        except OSError:
+            gone = self.path
         self.unlock()
         shutil.rmtree(gone, ignore_errors=True)
 

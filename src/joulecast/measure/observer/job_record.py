@@ -102,9 +102,13 @@ def write_job(
         if end is not None and end.code and rank:
             faults.append(f"failed: process {rank} of the launch ended with code {end.code}")
     if elsewhere:
+        why = f"other hosts: the command trained on {listed(sorted(elsewhere))}, where nothing was measured"
+        if in_campaign:
+            raise JoulecastError(
+                f"{why}; leave the nodes to the campaign: it starts the command on each"
+            )
         faults.append(
-            f"other hosts: the command trained on {listed(sorted(elsewhere))}, where nothing was measured; "
-            "start one measurement on each host (srun -N2 joulecast measure -- COMMAND)"
+            f"{why}; start one measurement on each host (srun -N2 joulecast measure -- COMMAND)"
         )
     # The first process is on the host whose clock is the run's.
     first = _part(job, "process-0", Came).host
