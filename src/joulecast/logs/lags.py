@@ -224,6 +224,6 @@ def lag_of(meters: Sequence[LoggedMeter], course: LoggedActivity) -> Lag:
     if np.ptp(values) > edge_s or len(values) < len(compared):
         text = listed([f"{node} {lag_s:.1f} s" for node, lag_s in behind_s.items()])
     worst_s = max(values, key=abs)
-    # A lag of few nodes is none of all nodes.
+    # If only a few nodes show a lag, the clock of all nodes is not wrong.
     of_one_clock = bool(np.ptp(values) <= small_s) and 2 * len(values) > len(compared)
     return Lag(worst_s, text, abs(worst_s) > small_s, of_one_clock)
