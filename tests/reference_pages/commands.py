@@ -88,8 +88,10 @@ def _without_shown(command: str, text: str, shown: dict[str, list[str]]) -> str:
         shared = [row for row in kept if row in theirs]
         if shared and len(shared) >= min(_LINKED_FROM, len(kept)):
             kept = [row for row in kept if row not in theirs]
-            names = [f"`{row.split('`')[1]}`" for row in shared]
-            links += f"\nAs for {link}: {', '.join(names)}.\n"
+            lacking = [row for row in theirs if row not in rows]
+            listed = ", ".join(f"`{row.split('`')[1]}`" for row in min(shared, lacking, key=len))
+            how = ", without" if len(lacking) < len(shared) else ":"
+            links += f"\nAs for {link}{f'{how} {listed}' if listed else ''}.\n"
     shown[command] = rows
     head = "| option | meaning |\n| --- | --- |\n" if kept else ""
     made = f"{made}\n{head}" + "".join(f"{row}\n" for row in kept) + links

@@ -512,6 +512,8 @@ def test_prometheus_says_what_it_does_not_know(tmp_path):
     assert "say --unit W or --unit J" in refused("prometheus", nameless, tmp_path / "no")
     assert "say --covers" in refused("prometheus", nameless, tmp_path / "no", "--unit", "W")
     imported("prometheus", nameless, tmp_path / "yes", "--unit", "W", "--covers", "node")
+    # An option that would change nothing is no option of this kind of log.
+    assert run("import", "prometheus", nameless, tmp_path / "no", "--decimal", ",").exit_code == 2
     shares = answer(
         tmp_path / "c.json", ({"__name__": "kepler_container_joules_total"}, SECONDS, watts)
     )

@@ -12,12 +12,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of log: the module whose ``read(file, options)`` reads it, a line that explains it, and the
-    names of its files."""
+    """A kind of log.
+
+    Attributes:
+        module: the module whose ``read(file, options)`` reads it.
+        about: a line that explains it.
+        files: patterns of the names of its files.
+        options: the options of ``joulecast import`` that only some kinds have, and this one has.
+    """
 
     module: str
     about: str
     files: tuple[str, ...]
+    options: tuple[str, ...] = ()
 
     @property
     def read(self) -> "Callable[[Path, LogOptions], Log]":
@@ -34,26 +41,47 @@ KINDS: dict[str, Kind] = {
         "Import any CSV table of readings, such as those of a wattmeter or PDU. --map says which "
         "column is what.",
         _TABLES,
+        (
+            *("node", "unit", "covers", "mapped", "columns", "delimiter", "decimal"),
+            *("time_unit", "time_format"),
+        ),
     ),
     "nvidia-smi": Kind(
         "nvidia_smi",
         "Import the CSV file that `nvidia-smi --query-gpu=... --format=csv` printed, or the table of `dmon`.",
         _TABLES,
+        ("node", "unit", "columns"),
     ),
     "perun": Kind("perun", "Import an HDF5 or CSV file of perun.", ("*.hdf5", "*.h5", "*.csv")),
-    "codecarbon": Kind("codecarbon", "Import CodeCarbon's emissions.csv.", ("*.csv", "*.csv.bak")),
-    "zeus": Kind("zeus", "Import logs of Zeus: its windows, or its readings of power.", _TABLES),
-    "jpwr": Kind("jpwr", "Import power files of jpwr (CARAML).", ("power*.csv", "power*.h5")),
+    "codecarbon": Kind(
+        "codecarbon", "Import CodeCarbon's emissions.csv.", ("*.csv", "*.csv.bak"), ("node",)
+    ),
+    "zeus": Kind(
+        "zeus",
+        "Import logs of Zeus: its windows, or its readings of power.",
+        _TABLES,
+        ("node", "columns"),
+    ),
+    "jpwr": Kind(
+        "jpwr", "Import power files of jpwr (CARAML).", ("power*.csv", "power*.h5"), ("node",)
+    ),
     "slurm": Kind(
         "slurm",
         "Import jobs and their energy, as sacct prints them.",
         ("*.txt", "*.json", "*.csv"),
+        ("columns",),
     ),
     "megatron": Kind(
-        "megatron", "Import the log that Megatron-LM printed with --log-energy.", ("*.log", "*.txt")
+        "megatron",
+        "Import the log that Megatron-LM printed with --log-energy.",
+        ("*.log", "*.txt"),
+        ("node",),
     ),
     "prometheus": Kind(
-        "prometheus", "Import a range query of Prometheus (Kepler, DCGM), as JSON.", ("*.json",)
+        "prometheus",
+        "Import a range query of Prometheus (Kepler, DCGM), as JSON.",
+        ("*.json",),
+        ("node", "unit", "covers", "metric", "node_label"),
     ),
 }
 """All kinds of logs, by name. In records, the names of the meters begin with this name."""

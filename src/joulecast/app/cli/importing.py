@@ -1,5 +1,6 @@
 """Commands that make run records or a platform file from what other tools measured."""
 
+import inspect
 from pathlib import Path
 from typing import Annotated, cast, get_args
 
@@ -33,7 +34,7 @@ def _log_option(name: str, text: str) -> typer.models.OptionInfo:
 
 
 def _add(kind: str) -> None:
-    """Add the command that imports logs of this kind."""
+    """Add the command that imports logs of this kind. It has only the options that its reader uses."""
 
     def import_kind(
         source: Annotated[Path, typer.Argument(help="The log, or a folder of them.")],
@@ -101,7 +102,7 @@ def _add(kind: str) -> None:
             Text,
             _log_option(
                 "--map",
-                "csv: which column is what, such as time=COLUMN,watts=COLUMN,node=COLUMN (also joules= "
+                "Which column is what, such as time=COLUMN,watts=COLUMN,node=COLUMN (also joules= "
                 "and device=).",
             ),
         ] = None,
@@ -112,8 +113,7 @@ def _add(kind: str) -> None:
             Text,
             _log_option(
                 "--covers",
-                "csv and prometheus: the part that the meter covers: node, module, socket, gpu, cpu or "
-                "memory.",
+                "Part that the meter covers: node, module, socket, gpu, cpu or memory.",
             ),
         ] = None,
         node: Annotated[
@@ -143,10 +143,10 @@ def _add(kind: str) -> None:
         ] = None,
         metric: Annotated[
             Text,
-            _log_option("--metric", "prometheus: the metric to read, if the file has several."),
+            _log_option("--metric", "The metric to read, if the file has several."),
         ] = None,
         node_label: Annotated[
-            Text, _log_option("--node-label", "prometheus: the label that names the node.")
+            Text, _log_option("--node-label", "The label that names the node.")
         ] = None,
     ) -> None:
         said = {name: value for name, value in locals().items() if name in _FACTS}
@@ -193,6 +193,14 @@ def _add(kind: str) -> None:
         rows = read_runs(runs, clock) if runs else []
         typer.echo(import_log(kind, source, out, options, facts, rows).text())
 
+    of_some = {name for each in KINDS.values() for name in each.options}
+    signature = inspect.signature(import_kind)
+    own = [
+        parameter
+        for name, parameter in signature.parameters.items()
+        if name not in of_some or name in KINDS[kind].options
+    ]
+    import_kind.__signature__ = signature.replace(parameters=own)  # type: ignore[attr-defined]
     import_app.command(kind, help=KINDS[kind].about)(import_kind)
 
 
