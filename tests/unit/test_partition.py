@@ -498,6 +498,9 @@ def test_a_graph_that_takes_no_time_is_planned(tmp_path):
     for options in (["--explain"], ["--mode", "compat"], ["--json"]):
         done = CliRunner().invoke(app, ["partition", str(file), "--devices", "2", *options])
         assert done.exit_code == 0, done.output
+    for options in (["--mode", "compat", "--ideals", "9"], ["--bandwidth", "1e9"]):
+        done = CliRunner().invoke(app, ["partition", str(file), "--devices", "2", *options])
+        assert done.exit_code == 2 and options[-2] in done.stderr, done.output
 
 
 def test_the_command_prints_the_plan(tmp_path):

@@ -147,8 +147,11 @@ def compat_report(
 
 
 def partition_report(graph: TaskGraph, request: PartitionRequest) -> dict[str, Any]:
-    """The stages of a graph, by :func:`plan_report` or by :func:`compat_report`. It raises the same errors as
-    these two."""
+    """The stages of a graph, by :func:`plan_report` or by :func:`compat_report`.
+
+    Raises:
+        JoulecastError: as these two, or ``bandwidth_bytes_per_s`` or ``ideals`` has no effect.
+    """
     options = (
         request.devices,
         request.cost,
@@ -156,7 +159,14 @@ def partition_report(graph: TaskGraph, request: PartitionRequest) -> dict[str, A
         request.replicate,
         request.memory_bytes,
     )
+    counts_transfers = request.cost in ("max", "sum") or request.replicate
+    if request.bandwidth_bytes_per_s is not None and not counts_transfers:
+        raise JoulecastError(
+            "--bandwidth: without --cost max, --cost sum or --replicate, transfers take no time"
+        )
     if request.mode == "compat":
+        if request.ideals is not None:
+            raise JoulecastError("--ideals: only with --mode exact")
         report = compat_report(graph, *options)
     else:
         report = plan_report(graph, *options, request.ideals)
