@@ -284,6 +284,7 @@ def test_a_live_loop_goes_on_from_its_file(tmp_path: Path, monkeypatch: pytest.M
     assert "unlike trials do not mix" in refused(*other)
     assert "it is for replays only" in refused("tune", "--live", "--policy", "oracle")
     assert "--seeds is for replays" in refused("tune", "--live", "--seeds", 3)
+    assert "give it too" in refused("tune", "--live", "--max-slowdown", 1.2)
     text = joulecast(*command, "--recurrences", 6)
     assert "zeus, live: 6 recurrences, 0 tries in this call" in text
 

@@ -191,6 +191,8 @@ class TuneRequest(Goals, _Tuning):
             raise ValueError(f"{given[0]} is for replays; leave it out with --live")
         if given:
             raise ValueError(f"{given[0]} is for trainings on this machine; give --live too")
+        if "max_slowdown" in self.model_fields_set and self.criterion != "max-slowdown":
+            raise ValueError("--max-slowdown is for --criterion max-slowdown; give it too")
         if not self.live and None in (self.workload, self.gpu):
             raise ValueError(
                 "a replay needs --workload and --gpu; --live trains on this machine instead"
