@@ -82,8 +82,8 @@ SECTIONS: dict[str, list[Kept]] = {
             "Energy on real clusters",
             "Public runs of MLPerf Training on 1 and 8 nodes of eight H100. Each node has a power meter "
             "behind its power supplies (DC). Mean errors in percent. If the power law cannot forecast "
-            "all settings of a line, it has a line of its own ([MC2 on the same settings]"
-            "(explanation/real-clusters.md#what-it-gets)). MC2's paper has 2.84 % on its own cluster. "
+            "all settings of a row, it has a row of its own. "
+            "MC2's paper has 2.84 % on its own cluster. "
             "[What is held out, and what `given` means](explanation/mc2.md#splits), "
             "[rivals](explanation/mc2.md#rivals).",
             ENERGY,
@@ -154,7 +154,8 @@ SECTIONS: dict[str, list[Kept]] = {
             "Steps on an emulated network, and of real training on two ranks",
             "The table also has the errors of two simple predictions: the sum of computing and "
             "communicating, and the larger of the two. *Measured twice*: how far two measurements of the "
-            "same step differ. Real training is compared with the fastest quarter of the measurements "
+            "same step differ. Real training is compared with the fastest quarter of each configuration's "
+            "measurements "
             "([with all of them](explanation/simulator.md#what-it-is-judged-on), the error is larger).",
             {
                 "experiment": "experiment",

@@ -100,7 +100,8 @@ def duration_in_words(value: float) -> str:
 
 
 def times(*values: Any) -> list[str]:
-    """Durations in seconds, as 1.23 s, 4 min 34 s, 3 h 20 min or 2 d 5 h. All have the same form."""
+    """Texts for durations in seconds. If all are short, they have the same unit, as 1.23 s. Otherwise each
+    has its own units, as 4 min 34 s, 3 h 20 min or 2 d 5 h."""
     if max((abs(value) for value in values if is_number(value)), default=0.0) < _LONG:
         return _together(values, _TIMES)
     return [duration_in_words(value) if is_number(value) else NONE for value in values]

@@ -596,8 +596,8 @@ def forecast(
 
         Further keys are ``prices``; ``widths``, the factors by which intervals are wider than the model's;
         ``fitted_runs``, ``largest_fitted_nodes``, ``left_out`` and ``notes``. ``first`` has the notes that
-        should be read first. They are about workloads whose batch stays as it was in the runs, although the
-        forecast has more nodes: with the larger batch of other submitters, how long would it take?
+        should be read first. If the batch stays as it was in the runs although the forecast has more nodes,
+        such a note says how long the training would take with the larger batch of other submitters.
 
     Raises:
         JoulecastError: nothing is left to fit, or the question is impossible.

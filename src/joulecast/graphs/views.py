@@ -120,7 +120,7 @@ def merges_repeats(view: View) -> bool:
 
 
 def stored(view: View) -> View:
-    """A view of a new tensor, whose content is copied from what ``view`` shows."""
+    """A view of a new tensor. This tensor is a copy of what ``view`` shows."""
     return replace(
         view,
         axes=tuple(tuple(Atom(u.size, u.batch) for u in units(axis)) for axis in view.axes),

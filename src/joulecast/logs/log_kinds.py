@@ -42,7 +42,7 @@ KINDS: dict[str, Kind] = {
         "column is what.",
         _TABLES,
         (
-            *("node", "unit", "covers", "mapped", "columns", "delimiter", "decimal"),
+            *("records", "node", "unit", "covers", "mapped", "columns", "delimiter", "decimal"),
             *("time_unit", "time_format"),
         ),
     ),
@@ -50,20 +50,28 @@ KINDS: dict[str, Kind] = {
         "nvidia_smi",
         "Import the CSV file that `nvidia-smi --query-gpu=... --format=csv` printed, or the table of `dmon`.",
         _TABLES,
-        ("node", "unit", "columns"),
+        ("records", "node", "unit", "columns"),
     ),
-    "perun": Kind("perun", "Import an HDF5 or CSV file of perun.", ("*.hdf5", "*.h5", "*.csv")),
+    "perun": Kind(
+        "perun", "Import an HDF5 or CSV file of perun.", ("*.hdf5", "*.h5", "*.csv"), ("records",)
+    ),
     "codecarbon": Kind(
-        "codecarbon", "Import CodeCarbon's emissions.csv.", ("*.csv", "*.csv.bak"), ("node",)
+        "codecarbon",
+        "Import CodeCarbon's emissions.csv.",
+        ("*.csv", "*.csv.bak"),
+        ("records", "node"),
     ),
     "zeus": Kind(
         "zeus",
         "Import logs of Zeus: its windows, or its readings of power.",
         _TABLES,
-        ("node", "columns"),
+        ("records", "node", "columns"),
     ),
     "jpwr": Kind(
-        "jpwr", "Import power files of jpwr (CARAML).", ("power*.csv", "power*.h5"), ("node",)
+        "jpwr",
+        "Import power files of jpwr (CARAML).",
+        ("power*.csv", "power*.h5"),
+        ("records", "node"),
     ),
     "slurm": Kind(
         "slurm",
@@ -75,13 +83,13 @@ KINDS: dict[str, Kind] = {
         "megatron",
         "Import the log that Megatron-LM printed with --log-energy.",
         ("*.log", "*.txt"),
-        ("node",),
+        ("records", "node"),
     ),
     "prometheus": Kind(
         "prometheus",
         "Import a range query of Prometheus (Kepler, DCGM), as JSON.",
         ("*.json",),
-        ("node", "unit", "covers", "metric", "node_label"),
+        ("records", "node", "unit", "covers", "metric", "node_label"),
     ),
 }
 """All kinds of logs, by name. In records, the names of the meters begin with this name."""

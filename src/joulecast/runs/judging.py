@@ -32,7 +32,7 @@ COLUMNS = {
     "time": "`given` to the models, or `predicted` by them",
     "model": "name of the model",
     "role": "`model` (MC2), `rival` in energy, `time rival`, or `ablation` (MC2 without a part)",
-    "basis": "runs that the fit saw: `own runs` of the workload, or `other runs` alone",
+    "basis": "whether the fit saw runs of the same workload (`own runs`), or only other runs (`other runs`)",
     **ANSWER,
 }
 """The columns of predictions that are judged."""

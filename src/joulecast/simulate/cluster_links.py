@@ -189,7 +189,7 @@ def fit_links(platform: Platform, tests: Sequence[CollectiveTest]) -> ClusterLin
 
     Raises:
         JoulecastError: the platform has other levels of links, or fewer GPUs in a node than a test used; or
-            no test shows a link.
+            no test sends over one of the links.
     """
     cluster = platform.require_cluster()
     if len(cluster.links) != 2 or None in [link.bytes_per_s for link in cluster.links]:

@@ -119,7 +119,7 @@ class DeviceMesh:
         return np.arange(len(self.pace), dtype=np.int64).reshape(tuple(self.mesh.values()))
 
     def places_of(self, number: int) -> dict[str, int]:
-        """The place of a class of devices along each axis."""
+        """The place of a class of devices (which do the same, and are simulated as one) along each axis."""
         first = self.classes.first[number]
         return {axis: int(places[first]) for axis, places in self.place.items()}
 

@@ -113,7 +113,8 @@ class Topology:
         return len(np.unique(self.node_of(devices)))
 
     def share_of_lines(self, groups: Ints) -> NDArray[np.float64]:
-        """Share of a device's lines that each group (a row) can use, if lines join devices directly."""
+        """If lines join devices directly (NVLink without a switch): the share of a device's lines that it can
+        use within its group. There is one number for each group."""
         # Groups at the same places of their nodes are computed once.
         first = groups[:, :1] // self.devices_per_node * self.devices_per_node
         alike, where = np.unique(groups - first, axis=0, return_inverse=True)

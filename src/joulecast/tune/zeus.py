@@ -60,7 +60,7 @@ class Zeus:
 
     Args:
         space: what can be chosen.
-        beta: a try is stopped when it costs more than this many times the cheapest recurrence.
+        beta: a try is stopped when it costs more than this many times the cheapest training so far.
         window: number of newest costs that count for every batch size, and of newest recurrences that count
             for the bound; ``None``: all.
 

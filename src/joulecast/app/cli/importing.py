@@ -57,7 +57,7 @@ def _add(kind: str) -> None:
             _run_option(
                 "--records",
                 "Folder of run records. Where the times of a record and the log overlap, the record gets the "
-                "log's meter. Not for logs that have only totals.",
+                "log's meter.",
             ),
         ] = None,
         run: Annotated[Text, _run_option("--run", "Name of the run.")] = None,

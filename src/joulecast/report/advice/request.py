@@ -84,7 +84,7 @@ class AdviceRequest(Priced, Limit, Scale, Work):
     batch: Batches = Field(
         default=(),
         description="Batches to choose from, of all nodes together, such as 4,8. By default the batches "
-        "that were run, of all nodes or of a rank.",
+        "that were run, and those in which each rank has the same batch as in the runs.",
     )
 
     @model_validator(mode="before")

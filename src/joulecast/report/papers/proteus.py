@@ -46,7 +46,7 @@ def proteus(published: PublishedSimulators, tables: Path) -> Paper:
         _PAPER,
         published,
         "steps that were measured on an emulated network and in real training. The simulator was not fitted "
-        "to them. Times to compile and run are those of the simulator itself",
+        "to them. Times to compile and run a simulation are those of the simulator itself",
         {
             "mean error of a step's time": ["mean error of a step's time"],
             "largest error of a step's time": ["largest error of a step's time"],

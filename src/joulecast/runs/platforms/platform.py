@@ -19,7 +19,7 @@ _NAME, _MANY, _WATTS, _RATE, _LONG_S = 500, 1_000_000, 1e9, 1e18, 1e6
 
 
 class Link(FrozenContent):
-    """One level of a cluster's network. Its ports join units of devices into larger units."""
+    """One level of a cluster's network. Its ports join groups of devices into larger groups."""
 
     name: str = Field(
         max_length=_NAME, description="Name of the level: nvlink, pcie, socket, nic, ..."

@@ -138,8 +138,8 @@ class EmulatedStep(StepConfiguration):
 def timed_chain(
     name: str, layers: Sequence[Layer], shards: int = 1, weights_share: float = 0.0
 ) -> OpGraph:
-    """A chain of layers, for micro-batches of one sample. Their work is split along the dim ``shard``, and
-    their outputs are summed.
+    """A chain of layers, for micro-batches of one sample. The work of the layers is split along the dim
+    ``shard``, and their outputs are summed.
 
     Args:
         shards: size of the tensor-parallel group.
