@@ -235,7 +235,7 @@ def measure_next(
         why = (
             outside
             if leading.extrapolation
-            else f"{name} was {'run with another amount of work' if leading.runs else 'not run'}; "
+            else f"{name} was not run, or only with another amount of work; "
             "its numbers are a forecast"
         )
         steps.append((leading.setting, why))
