@@ -218,6 +218,8 @@ FORMATS = {
                     "{}/graph.txt",
                     "--devices",
                     "2",
+                    "--cost",
+                    "max",
                     "--bandwidth",
                     "1e9",
                     "--mode",
