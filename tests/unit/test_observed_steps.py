@@ -629,6 +629,19 @@ def test_an_optimizer_inside_of_another_one_is_a_part_of_it(updates):
     assert process.facts.__pydantic_extra__ == {"parameters_0": 3}
 
 
+def test_an_update_of_one_group_of_tensors_after_the_other_is_one_step(updates):
+    """As in ZeRO of DeepSpeed, which gives its optimizer one group at a time."""
+    before, after, ended = updates
+    optimizer = optimizer_of(3)
+    groups = [optimizer.param_groups, optimizer_of(5).param_groups, optimizer_of(2).param_groups]
+    for optimizer.param_groups in groups * 4:
+        before(optimizer)
+        after(optimizer)
+    process = ended()
+    assert process.updates == len(Steps.of(process.marks).ends) == 4
+    assert len(process.marks) == 12
+
+
 def test_a_new_optimizer_takes_the_place_of_one_that_no_longer_exists(updates):
     """As in federated learning, where each client makes one in each round. Another one stays for all."""
     before, after, ended = updates

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -103,7 +103,12 @@ class Watch:
         self._updating: Any = None
         """The optimizer that is making an update. Another optimizer inside of it, such as that of a
         ``ZeroRedundancyOptimizer``, is a part of it."""
-        self._has_gradients = self._ends_are_known = False
+        self._has_gradients = False
+        self._passes = 0
+        """Number of backward passes that have begun."""
+        self._ended_by: dict[int, tuple[int, int]] = {}
+        """What the newest step of an optimizer ended with, by the number of the optimizer: the number of
+        passes, and the id of the first tensor that was updated."""
         self._thread = threading.main_thread().ident
         self._backward_depth = 0
         self._optimizers: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
@@ -155,7 +160,8 @@ class Watch:
         self._optimizers.clear()
         self._largest.clear()
         self._newest = self._updates = self._steps = 0
-        self._has_gradients = self._ends_are_known = False
+        self._has_gradients = False
+        self._ended_by.clear()
         self._replicas.begin()
 
     def _add(self, kind: int, start: Moment, amount: float = 0.0) -> None:
@@ -180,7 +186,9 @@ class Watch:
         if self._network is not None:
             # The capture takes seconds. They belong to the first step, which is a warm-up.
             self._network.capture(_trained_by(optimizer), self.marks.path("graph"))
-        self._updated(self._optimizers[optimizer])
+        groups = optimizer.param_groups
+        first = next((group["params"] for group in groups if group["params"]), [])
+        self._updated(self._optimizers[optimizer], first)
 
     def _add_optimizer(self, optimizer: Any) -> None:
         """Number a new optimizer. It takes the place of the newest one if that no longer exists: a program
@@ -188,6 +196,7 @@ class Watch:
         if self._newest in self._optimizers.values():
             self._newest += 1
         number = self._optimizers[optimizer] = self._newest
+        self._ended_by.pop(number, None)
         tensors = _trained_by(optimizer)
         facts = _facts_of(type(optimizer).__name__, tensors, number) if tensors else {}
         self._largest |= Counter({number: facts.get(f"parameters_{number}", 0)})
@@ -201,13 +210,10 @@ class Watch:
                 return own(*args, **kwargs)
             self._begun = self._clock.now()
             result = own(*args, **kwargs)
-            # Some call it once for each tensor: the first call after a backward pass is a step.
-            is_step = self._has_gradients
-            self._ends_are_known = self._ends_are_known or is_step
-            if is_step and self._updates == 0:
-                tensors = args[0] if args else kwargs.get("params", ())
-                self._note(_facts_of(name, list(tensors)))
-            self._updated(PART if self._ends_are_known and not is_step else 0)
+            tensors = list(args[0] if args else kwargs.get("params", ()))
+            if self._has_gradients and self._updates == 0:
+                self._note(_facts_of(name, tensors))
+            self._updated(0, tensors)
             return result
 
         return lambda module: wrap(module, name, timed_update)
@@ -259,8 +265,16 @@ class Watch:
             self.marks.note(compiled=bool(compiler and compiler.counters))
             self._profiled.warm_up(self._device)
 
-    def _updated(self, number: int) -> None:
+    def _updated(self, number: int, tensors: Sequence[Any] = ()) -> None:
         self._updating, self._has_gradients = None, False
+        # Some make one update by several calls: one for each tensor, or one for each group of them (ZeRO of
+        # DeepSpeed). The first call is the step, and the others are its parts.
+        passes, first = self._passes, id(tensors[0]) if tensors else 0
+        known = self._ended_by.get(number)
+        if known is not None and known[0] == passes and known[1] != first:
+            number = PART
+        else:
+            self._ended_by[number] = passes, first
         self._thread = threading.get_ident()
         self._add(UPDATE, self._begun, number)
         self._clock.read()
@@ -278,6 +292,7 @@ class Watch:
     def _watch_backward(self, module: Any) -> None:
         def timed_backward(own: Any, *args: Any, **kwargs: Any) -> Any:
             start = self._clock.now()
+            self._passes += self._backward_depth == 0
             self._backward_depth += 1
             try:
                 return own(*args, **kwargs)
@@ -290,6 +305,7 @@ class Watch:
         def noted_grad(own: Any, *args: Any, **kwargs: Any) -> Any:
             # The call may be a part of the forward pass. So it does not count as a backward pass.
             self._has_gradients = True
+            self._passes += 1
             return own(*args, **kwargs)
 
         wrap(module, "backward", timed_backward)
