@@ -658,6 +658,41 @@ def test_a_new_optimizer_takes_the_place_of_one_that_no_longer_exists(updates):
     assert process.facts.__pydantic_extra__ == {"parameters_0": 5, "parameters_1": 7}
 
 
+@pytest.mark.parametrize(
+    ("module", "kind"),
+    [
+        ("torch.distributed.fsdp.api", "MixedPrecision"),
+        ("torch.distributed.fsdp._fully_shard._fsdp_api", "MixedPrecisionPolicy"),
+        ("deepspeed.runtime.engine", "DeepSpeedEngine"),
+    ],
+)
+def test_a_network_computes_with_weights_that_are_not_the_updated_ones(tmp_path, module, kind):
+    """The hooks see a class that inherits from torch's. So torch's own class stays as it is."""
+    import torch
+
+    from joulecast.measure.observer.inside.hooks import Watch
+
+    network = torch.nn.Linear(6, 5, dtype=torch.bfloat16)
+
+    class Engine:
+        def __init__(self, module):
+            self.module = module
+
+    is_engine = kind == "DeepSpeedEngine"
+    parent = Engine if is_engine else getattr(import_module(module), kind)
+    own = type(kind, (parent,), {})
+    kept = Marks()
+    kept.open(str(tmp_path))
+    Watch(kept).by_module()[module](SimpleNamespace(**{kind: own}))
+    own(network) if is_engine else own(param_dtype=torch.bfloat16)
+    kept.note(parameters_0=7_000_000_000, captured_parameters=7_000_000_000, precision="float32")
+    kept.add(marks.UPDATE, 1.0, 2.0)
+    kept.close()
+    (process,) = read_processes(tmp_path)
+    assert process.facts.copies_of == "bfloat16"
+    assert process.facts.whole == (35 if is_engine else None)
+
+
 def rank(ends):
     host = SimpleNamespace(clock=lambda host_s: host_s - 10)
     return SimpleNamespace(steps=SimpleNamespace(ends=np.array(ends)), host=host)

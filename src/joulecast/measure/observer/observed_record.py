@@ -53,6 +53,8 @@ class Rank:
     def parameters(self) -> int | None:
         """Number of parameters that all optimizers train together; ``None`` if it is not known. If optimizers
         follow each other, such as one for each fold, only the one with the most parameters counts."""
+        if self.facts.whole is not None:
+            return self.facts.whole
         known = dict(self.facts.__pydantic_extra__ or {})
         mains = main_optimizers(self.steps.marks)
         largest = max(known.pop(f"parameters_{number}", 0) for number in mains)

@@ -138,6 +138,11 @@ class Watch:
             "torch.nn.parallel.distributed": self._replicas.watch,
             "torch.distributed.distributed_c10d": self._collectives.watch,
             "torch.amp.autocast_mode": self._watch_autocast,
+            "torch.distributed.fsdp.api": self._watch_policy("MixedPrecision"),
+            "torch.distributed.fsdp._fully_shard._fsdp_api": self._watch_policy(
+                "MixedPrecisionPolicy"
+            ),
+            "deepspeed.runtime.engine": self._watch_deepspeed,
             "torch.utils.checkpoint": self._watch_checkpoints,
             **{f"torch.optim.{name}": self._watch_functional(name) for name in _FUNCTIONAL},
             "keras.src.backend.torch.optimizers.torch_parallel_optimizer": self._watch_keras,
@@ -186,9 +191,8 @@ class Watch:
         if self._network is not None:
             # The capture takes seconds. They belong to the first step, which is a warm-up.
             self._network.capture(_trained_by(optimizer), self.marks.path("graph"))
-        groups = optimizer.param_groups
-        first = next((group["params"] for group in groups if group["params"]), [])
-        self._updated(self._optimizers[optimizer], first)
+        tensors = [tensor for group in optimizer.param_groups for tensor in group["params"][:1]]
+        self._updated(self._optimizers[optimizer], tensors)
 
     def _add_optimizer(self, optimizer: Any) -> None:
         """Number a new optimizer. It takes the place of the newest one if that no longer exists: a program
@@ -318,6 +322,29 @@ class Watch:
             return enter(autocast)
 
         wrap(module.autocast, "__enter__", noted_enter)
+
+    def _watch_policy(self, kind: str) -> Hook:
+        """Watch how a program tells FSDP to compute with weights of another type than the updated ones."""
+
+        def noted_init(own: Any, policy: Any, *args: Any, **kwargs: Any) -> None:
+            own(policy, *args, **kwargs)
+            if policy.param_dtype is not None:
+                self.marks.note(copies_of=str(policy.param_dtype).removeprefix("torch."))
+
+        return lambda module: wrap(getattr(module, kind), "__init__", noted_init)
+
+    def _watch_deepspeed(self, module: Any) -> None:
+        """Its optimizers update copies of the weights. With ZeRO, those of a rank are only a part."""
+
+        def noted_init(own: Any, engine: Any, *args: Any, **kwargs: Any) -> None:
+            own(engine, *args, **kwargs)
+            weights = [weight for weight in engine.module.parameters() if weight.requires_grad]
+            self.marks.note(
+                copies_of=str(weights[0].dtype).removeprefix("torch."),
+                whole=sum(getattr(weight, "ds_numel", weight.numel()) for weight in weights),
+            )
+
+        wrap(module.DeepSpeedEngine, "__init__", noted_init)
 
     def _watch_checkpoints(self, module: Any) -> None:
         def noted(own: Any, *args: Any, **kwargs: Any) -> Any:
