@@ -25,7 +25,7 @@ from joulecast.measure.observer.inside.marks import DeviceClock, Marks
 from joulecast.measure.observer.job_folder import JobFiles, place
 from joulecast.measure.observer.job_record import assemble_killed
 from joulecast.measure.observer.observed_record import batch_of_all, longest_step, steps_made
-from joulecast.measure.observer.steps import MARK, Steps, read_processes
+from joulecast.measure.observer.steps import MARK, Facts, Steps, read_processes
 from joulecast.measure.power.host_clocks import ClockServer, offset_from
 from joulecast.runs.record import read_info
 from joulecast.runs.request import Priced
@@ -560,6 +560,7 @@ def test_items_of_a_loader_are_its_samples(tmp_path, monkeypatch, rows, options,
     kept.close()
     (process,) = read_processes(tmp_path)
     assert list(process.marks["amount"]) == expected
+    assert process.facts.first_batch is not None
 
 
 def test_updates_of_an_optimizer_of_fastai_are_steps(tmp_path):
@@ -704,7 +705,7 @@ def test_steps_after_a_killed_measurement_do_not_count(until_s, made):
 
 
 def test_the_users_batch_counts_and_another_one_of_the_loaders_is_named():
-    ranks, remarks = [SimpleNamespace(steps=plain_steps(3))] * 2, []
+    ranks, remarks = [SimpleNamespace(steps=plain_steps(3), facts=Facts())] * 2, []
     assert batch_of_all(ranks, (0, 2), 16, remarks) == (16, "samples")
     assert batch_of_all(ranks, (0, 2), None, remarks) == (16, "samples")
     assert not remarks
@@ -712,11 +713,21 @@ def test_the_users_batch_counts_and_another_one_of_the_loaders_is_named():
     assert "as 8 samples" in remarks[0] and "gave 16" in remarks[0]
 
 
+@pytest.mark.parametrize("others", [7, 8, None])
+def test_ranks_that_load_the_same_samples_are_named(others):
+    """As with tensor parallelism. A batch on a device has no number."""
+    numbers, remarks = (7, others, None), []
+    facts = [Facts(first_batch=number) for number in numbers]
+    ranks = [SimpleNamespace(steps=plain_steps(3), facts=each) for each in facts]
+    assert batch_of_all(ranks, (0, 2), None, remarks) == (24, "samples")
+    assert any("--samples-per-step" in remark for remark in remarks) == (others == 7)
+
+
 def test_only_batches_of_the_steps_that_count_are_samples():
     steps = plain_steps(6)
     fetched = np.flatnonzero(steps.marks["kind"] == marks.FETCH)
     steps.marks["amount"][fetched[3:]] = 32.0
-    ranks = [SimpleNamespace(steps=steps)]
+    ranks = [SimpleNamespace(steps=steps, facts=Facts())]
     assert batch_of_all(ranks, (3, 5), None, []) == (32, "samples")
     assert batch_of_all(ranks, (1, 5), None, []) == (pytest.approx((2 * 8 + 3 * 32) / 5), "samples")
     remarks = []
@@ -729,9 +740,8 @@ def test_batches_without_a_backward_pass_are_named():
     evaluated = rows[rows["kind"] == marks.FETCH].copy()
     evaluated["start"] -= 0.5
     remarks = []
-    batch_of_all(
-        [SimpleNamespace(steps=Steps.of(np.append(rows, evaluated)))], (1, 3), None, remarks
-    )
+    steps = Steps.of(np.append(rows, evaluated))
+    batch_of_all([SimpleNamespace(steps=steps, facts=Facts())], (1, 3), None, remarks)
     assert "--samples-per-step" in remarks[0]
 
 

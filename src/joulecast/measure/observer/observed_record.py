@@ -258,6 +258,12 @@ def batch_of_all(
             f"a step counts the samples of {own.fetches} batches and has fewer backward passes: if an "
             "evaluation follows each step, its samples count, too; give --samples-per-step"
         )
+    first = [rank.facts.first_batch for rank in ranks if rank.facts.first_batch is not None]
+    if len(set(first)) < len(first):
+        remarks.append(
+            "some ranks loaded the same first batch, and a step counts it for each of them: if ranks share "
+            "their samples (tensor or pipeline parallelism), give --samples-per-step"
+        )
     if seen == mean != commonest:
         low, high = sum(size.min() for size in sizes), sum(size.max() for size in sizes)
         remarks.append(

@@ -119,6 +119,8 @@ class Facts(BaseModel):
     (DeepSpeed), or those of which FSDP makes copies of another type."""
     whole: _Parameters | None = None
     """Number of parameters that DeepSpeed trains on all ranks."""
+    first_batch: _Parameters | None = None
+    """A number that differs for first batches with other contents."""
     exchange_by: str | None = None
     not_profiled: str | None = None
     not_captured: str | None = None

@@ -9,8 +9,10 @@ import sys
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 from weakref import WeakKeyDictionary
+from zlib import crc32
 
 from .exchange import Collectives, ProfiledSteps, Replicas
 from .marks import (
@@ -34,11 +36,11 @@ _FUNCTIONAL = (
 """Optimizers that torch also has as functions, in modules of the same name."""
 
 
-def samples_of(batch: Any, depth: int = 0) -> int | None:
-    """Number of samples in a batch: the length of the first tensor in it; ``None`` if there is no tensor."""
+def _first_tensor(batch: Any, depth: int = 0) -> Any:
+    """The first tensor in a batch that has a length; ``None`` if there is none."""
     shape = getattr(batch, "shape", None)
     if shape is not None:
-        return int(shape[0]) if len(shape) else None
+        return batch if len(shape) else None
     if depth > 4:
         return None
     if isinstance(batch, Mapping) or hasattr(batch, "items"):
@@ -48,10 +50,26 @@ def samples_of(batch: Any, depth: int = 0) -> int | None:
     else:
         parts = list(vars(batch).values()) if hasattr(batch, "__dict__") else []
     for part in parts:
-        found = samples_of(part, depth + 1)
+        found = _first_tensor(part, depth + 1)
         if found is not None:
             return found
     return None
+
+
+def samples_of(batch: Any) -> int | None:
+    """Number of samples in a batch: the length of the first tensor in it; ``None`` if there is no tensor."""
+    first = _first_tensor(batch)
+    return None if first is None else int(first.shape[0])
+
+
+def _content_of(batch: Any) -> int | None:
+    """A number that differs for batches with other contents; ``None`` for a batch on a device, which is not
+    waited for."""
+    first = _first_tensor(batch)
+    if first is None or getattr(first, "is_cuda", False):
+        return None
+    numbers = first.reshape(-1)
+    return crc32(repr(numbers[:: 1 + len(numbers) // 1000].tolist()).encode())
 
 
 def _trained_by(optimizer: Any) -> list[Any]:
@@ -117,6 +135,7 @@ class Watch:
         self._largest: Counter[int] = Counter()
         """Number of parameters by the number of the optimizer: the largest, if several had this number."""
         self._updates = 0
+        self._has_loaded = False
         self._device = "cpu"
         self._replicas = Replicas(marks)
         # On a GPU, the caller waits only for the launch of a collective. This time does not show the
@@ -165,7 +184,7 @@ class Watch:
         self._optimizers.clear()
         self._largest.clear()
         self._newest = self._updates = self._steps = 0
-        self._has_gradients = False
+        self._has_gradients = self._has_loaded = False
         self._ended_by.clear()
         self._replicas.begin()
 
@@ -374,6 +393,10 @@ class Watch:
             if not module.torch.is_grad_enabled():
                 # No training computes without gradients: the batch is one of an evaluation.
                 return batch
+            if not self._has_loaded:
+                self._has_loaded = True
+                with suppress(Exception):
+                    self.marks.note(first_batch=_content_of(batch))
             # If another thread fetches the batch, the training waits only when it asks for the batch.
             own = threading.get_ident() == self._thread
             if own and self._network is not None and not self._has_gradients:
