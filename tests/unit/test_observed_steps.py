@@ -25,7 +25,7 @@ from joulecast.measure.observer.inside.marks import DeviceClock, Marks
 from joulecast.measure.observer.job_folder import JobFiles, place
 from joulecast.measure.observer.job_record import assemble_killed
 from joulecast.measure.observer.observed_record import batch_of_all, longest_step, steps_made
-from joulecast.measure.observer.steps import MARK, Steps, read_processes
+from joulecast.measure.observer.steps import MARK, Facts, Steps, read_processes
 from joulecast.measure.power.host_clocks import ClockServer, offset_from
 from joulecast.runs.record import read_info
 from joulecast.runs.request import Priced
@@ -560,6 +560,7 @@ def test_items_of_a_loader_are_its_samples(tmp_path, monkeypatch, rows, options,
     kept.close()
     (process,) = read_processes(tmp_path)
     assert list(process.marks["amount"]) == expected
+    assert process.facts.first_batch is not None
 
 
 def test_updates_of_an_optimizer_of_fastai_are_steps(tmp_path):
@@ -629,6 +630,19 @@ def test_an_optimizer_inside_of_another_one_is_a_part_of_it(updates):
     assert process.facts.__pydantic_extra__ == {"parameters_0": 3}
 
 
+def test_an_update_of_one_group_of_tensors_after_the_other_is_one_step(updates):
+    """As in ZeRO of DeepSpeed, which gives its optimizer one group at a time."""
+    before, after, ended = updates
+    optimizer = optimizer_of(3)
+    groups = [optimizer.param_groups, optimizer_of(5).param_groups, optimizer_of(2).param_groups]
+    for optimizer.param_groups in groups * 4:
+        before(optimizer)
+        after(optimizer)
+    process = ended()
+    assert process.updates == len(Steps.of(process.marks).ends) == 4
+    assert len(process.marks) == 12
+
+
 def test_a_new_optimizer_takes_the_place_of_one_that_no_longer_exists(updates):
     """As in federated learning, where each client makes one in each round. Another one stays for all."""
     before, after, ended = updates
@@ -645,6 +659,41 @@ def test_a_new_optimizer_takes_the_place_of_one_that_no_longer_exists(updates):
     assert process.facts.__pydantic_extra__ == {"parameters_0": 5, "parameters_1": 7}
 
 
+@pytest.mark.parametrize(
+    ("module", "kind"),
+    [
+        ("torch.distributed.fsdp.api", "MixedPrecision"),
+        ("torch.distributed.fsdp._fully_shard._fsdp_api", "MixedPrecisionPolicy"),
+        ("deepspeed.runtime.engine", "DeepSpeedEngine"),
+    ],
+)
+def test_a_network_computes_with_weights_that_are_not_the_updated_ones(tmp_path, module, kind):
+    """The hooks see a class that inherits from torch's. So torch's own class stays as it is."""
+    import torch
+
+    from joulecast.measure.observer.inside.hooks import Watch
+
+    network = torch.nn.Linear(6, 5, dtype=torch.bfloat16)
+
+    class Engine:
+        def __init__(self, module):
+            self.module = module
+
+    is_engine = kind == "DeepSpeedEngine"
+    parent = Engine if is_engine else getattr(import_module(module), kind)
+    own = type(kind, (parent,), {})
+    kept = Marks()
+    kept.open(str(tmp_path))
+    Watch(kept).by_module()[module](SimpleNamespace(**{kind: own}))
+    own(network) if is_engine else own(param_dtype=torch.bfloat16)
+    kept.note(parameters_0=7_000_000_000, captured_parameters=7_000_000_000, precision="float32")
+    kept.add(marks.UPDATE, 1.0, 2.0)
+    kept.close()
+    (process,) = read_processes(tmp_path)
+    assert process.facts.copies_of == "bfloat16"
+    assert process.facts.whole == (35 if is_engine else None)
+
+
 def rank(ends):
     host = SimpleNamespace(clock=lambda host_s: host_s - 10)
     return SimpleNamespace(steps=SimpleNamespace(ends=np.array(ends)), host=host)
@@ -656,7 +705,7 @@ def test_steps_after_a_killed_measurement_do_not_count(until_s, made):
 
 
 def test_the_users_batch_counts_and_another_one_of_the_loaders_is_named():
-    ranks, remarks = [SimpleNamespace(steps=plain_steps(3))] * 2, []
+    ranks, remarks = [SimpleNamespace(steps=plain_steps(3), facts=Facts())] * 2, []
     assert batch_of_all(ranks, (0, 2), 16, remarks) == (16, "samples")
     assert batch_of_all(ranks, (0, 2), None, remarks) == (16, "samples")
     assert not remarks
@@ -664,11 +713,21 @@ def test_the_users_batch_counts_and_another_one_of_the_loaders_is_named():
     assert "as 8 samples" in remarks[0] and "gave 16" in remarks[0]
 
 
+@pytest.mark.parametrize("others", [7, 8, None])
+def test_ranks_that_load_the_same_samples_are_named(others):
+    """As with tensor parallelism. A batch on a device has no number."""
+    numbers, remarks = (7, others, None), []
+    facts = [Facts(first_batch=number) for number in numbers]
+    ranks = [SimpleNamespace(steps=plain_steps(3), facts=each) for each in facts]
+    assert batch_of_all(ranks, (0, 2), None, remarks) == (24, "samples")
+    assert any("--samples-per-step" in remark for remark in remarks) == (others == 7)
+
+
 def test_only_batches_of_the_steps_that_count_are_samples():
     steps = plain_steps(6)
     fetched = np.flatnonzero(steps.marks["kind"] == marks.FETCH)
     steps.marks["amount"][fetched[3:]] = 32.0
-    ranks = [SimpleNamespace(steps=steps)]
+    ranks = [SimpleNamespace(steps=steps, facts=Facts())]
     assert batch_of_all(ranks, (3, 5), None, []) == (32, "samples")
     assert batch_of_all(ranks, (1, 5), None, []) == (pytest.approx((2 * 8 + 3 * 32) / 5), "samples")
     remarks = []
@@ -681,9 +740,8 @@ def test_batches_without_a_backward_pass_are_named():
     evaluated = rows[rows["kind"] == marks.FETCH].copy()
     evaluated["start"] -= 0.5
     remarks = []
-    batch_of_all(
-        [SimpleNamespace(steps=Steps.of(np.append(rows, evaluated)))], (1, 3), None, remarks
-    )
+    steps = Steps.of(np.append(rows, evaluated))
+    batch_of_all([SimpleNamespace(steps=steps, facts=Facts())], (1, 3), None, remarks)
     assert "--samples-per-step" in remarks[0]
 
 

@@ -53,6 +53,8 @@ class Rank:
     def parameters(self) -> int | None:
         """Number of parameters that all optimizers train together; ``None`` if it is not known. If optimizers
         follow each other, such as one for each fold, only the one with the most parameters counts."""
+        if self.facts.whole is not None:
+            return self.facts.whole
         known = dict(self.facts.__pydantic_extra__ or {})
         mains = main_optimizers(self.steps.marks)
         largest = max(known.pop(f"parameters_{number}", 0) for number in mains)
@@ -255,6 +257,12 @@ def batch_of_all(
         remarks.append(
             f"a step counts the samples of {own.fetches} batches and has fewer backward passes: if an "
             "evaluation follows each step, its samples count, too; give --samples-per-step"
+        )
+    first = [rank.facts.first_batch for rank in ranks if rank.facts.first_batch is not None]
+    if len(set(first)) < len(first):
+        remarks.append(
+            "some ranks loaded the same first batch, and a step counts it for each of them: if ranks share "
+            "their samples (tensor or pipeline parallelism), give --samples-per-step"
         )
     if seen == mean != commonest:
         low, high = sum(size.min() for size in sizes), sum(size.max() for size in sizes)

@@ -38,6 +38,7 @@ _PART_STEPS = 10_000
 _LATEST_S, _LARGEST, _MOST_OPTIMIZERS = 1e10, 1e18, 1e6
 """Largest time (s), amount, and number of an optimizer in a mark. Larger values are errors."""
 _Number = Annotated[int, Field(ge=0, le=10**9)]
+_Parameters = Annotated[int, Field(ge=0, le=10**18)]
 
 
 def _updates(marked: Marked) -> NDArray[np.int64]:
@@ -94,7 +95,7 @@ class Facts(BaseModel):
     many parameters an optimizer trains."""
 
     model_config = ConfigDict(extra="allow", allow_inf_nan=False)
-    __pydantic_extra__: dict[str, Annotated[int, Field(ge=0, le=10**18)]]
+    __pydantic_extra__: dict[str, _Parameters]
 
     rank: _Number | None = None
     ranks: _Number | None = None
@@ -114,12 +115,16 @@ class Facts(BaseModel):
     precision: str | None = None
     tf32: bool = False
     copies_of: str | None = None
-    """Type of the network's weights, if the optimizer updates copies of the weights and not the weights
-    themselves."""
+    """Type of the weights with which the network computes, if the optimizer updates others: copies of them
+    (DeepSpeed), or those of which FSDP makes copies of another type."""
+    whole: _Parameters | None = None
+    """Number of parameters that DeepSpeed trains on all ranks."""
+    first_batch: _Parameters | None = None
+    """A number that differs for first batches with other contents."""
     exchange_by: str | None = None
     not_profiled: str | None = None
     not_captured: str | None = None
-    captured_parameters: _Number | None = None
+    captured_parameters: _Parameters | None = None
     captured_samples: _Number | None = None
     """Number of samples with which the captured network was called in the first step."""
 

@@ -8,9 +8,11 @@ from __future__ import annotations
 import sys
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 from weakref import WeakKeyDictionary
+from zlib import crc32
 
 from .exchange import Collectives, ProfiledSteps, Replicas
 from .marks import (
@@ -34,11 +36,11 @@ _FUNCTIONAL = (
 """Optimizers that torch also has as functions, in modules of the same name."""
 
 
-def samples_of(batch: Any, depth: int = 0) -> int | None:
-    """Number of samples in a batch: the length of the first tensor in it; ``None`` if there is no tensor."""
+def _first_tensor(batch: Any, depth: int = 0) -> Any:
+    """The first tensor in a batch that has a length; ``None`` if there is none."""
     shape = getattr(batch, "shape", None)
     if shape is not None:
-        return int(shape[0]) if len(shape) else None
+        return batch if len(shape) else None
     if depth > 4:
         return None
     if isinstance(batch, Mapping) or hasattr(batch, "items"):
@@ -48,10 +50,26 @@ def samples_of(batch: Any, depth: int = 0) -> int | None:
     else:
         parts = list(vars(batch).values()) if hasattr(batch, "__dict__") else []
     for part in parts:
-        found = samples_of(part, depth + 1)
+        found = _first_tensor(part, depth + 1)
         if found is not None:
             return found
     return None
+
+
+def samples_of(batch: Any) -> int | None:
+    """Number of samples in a batch: the length of the first tensor in it; ``None`` if there is no tensor."""
+    first = _first_tensor(batch)
+    return None if first is None else int(first.shape[0])
+
+
+def _content_of(batch: Any) -> int | None:
+    """A number that differs for batches with other contents; ``None`` for a batch on a device, which is not
+    waited for."""
+    first = _first_tensor(batch)
+    if first is None or getattr(first, "is_cuda", False):
+        return None
+    numbers = first.reshape(-1)
+    return crc32(repr(numbers[:: 1 + len(numbers) // 1000].tolist()).encode())
 
 
 def _trained_by(optimizer: Any) -> list[Any]:
@@ -103,7 +121,12 @@ class Watch:
         self._updating: Any = None
         """The optimizer that is making an update. Another optimizer inside of it, such as that of a
         ``ZeroRedundancyOptimizer``, is a part of it."""
-        self._has_gradients = self._ends_are_known = False
+        self._has_gradients = False
+        self._passes = 0
+        """Number of backward passes that have begun."""
+        self._ended_by: dict[int, tuple[int, int]] = {}
+        """What the newest step of an optimizer ended with, by the number of the optimizer: the number of
+        passes, and the id of the first tensor that was updated."""
         self._thread = threading.main_thread().ident
         self._backward_depth = 0
         self._optimizers: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
@@ -112,6 +135,7 @@ class Watch:
         self._largest: Counter[int] = Counter()
         """Number of parameters by the number of the optimizer: the largest, if several had this number."""
         self._updates = 0
+        self._has_loaded = False
         self._device = "cpu"
         self._replicas = Replicas(marks)
         # On a GPU, the caller waits only for the launch of a collective. This time does not show the
@@ -133,6 +157,11 @@ class Watch:
             "torch.nn.parallel.distributed": self._replicas.watch,
             "torch.distributed.distributed_c10d": self._collectives.watch,
             "torch.amp.autocast_mode": self._watch_autocast,
+            "torch.distributed.fsdp.api": self._watch_policy("MixedPrecision"),
+            "torch.distributed.fsdp._fully_shard._fsdp_api": self._watch_policy(
+                "MixedPrecisionPolicy"
+            ),
+            "deepspeed.runtime.engine": self._watch_deepspeed,
             "torch.utils.checkpoint": self._watch_checkpoints,
             **{f"torch.optim.{name}": self._watch_functional(name) for name in _FUNCTIONAL},
             "keras.src.backend.torch.optimizers.torch_parallel_optimizer": self._watch_keras,
@@ -155,7 +184,8 @@ class Watch:
         self._optimizers.clear()
         self._largest.clear()
         self._newest = self._updates = self._steps = 0
-        self._has_gradients = self._ends_are_known = False
+        self._has_gradients = self._has_loaded = False
+        self._ended_by.clear()
         self._replicas.begin()
 
     def _add(self, kind: int, start: Moment, amount: float = 0.0) -> None:
@@ -180,7 +210,8 @@ class Watch:
         if self._network is not None:
             # The capture takes seconds. They belong to the first step, which is a warm-up.
             self._network.capture(_trained_by(optimizer), self.marks.path("graph"))
-        self._updated(self._optimizers[optimizer])
+        tensors = [tensor for group in optimizer.param_groups for tensor in group["params"][:1]]
+        self._updated(self._optimizers[optimizer], tensors)
 
     def _add_optimizer(self, optimizer: Any) -> None:
         """Number a new optimizer. It takes the place of the newest one if that no longer exists: a program
@@ -188,6 +219,7 @@ class Watch:
         if self._newest in self._optimizers.values():
             self._newest += 1
         number = self._optimizers[optimizer] = self._newest
+        self._ended_by.pop(number, None)
         tensors = _trained_by(optimizer)
         facts = _facts_of(type(optimizer).__name__, tensors, number) if tensors else {}
         self._largest |= Counter({number: facts.get(f"parameters_{number}", 0)})
@@ -201,13 +233,10 @@ class Watch:
                 return own(*args, **kwargs)
             self._begun = self._clock.now()
             result = own(*args, **kwargs)
-            # Some call it once for each tensor: the first call after a backward pass is a step.
-            is_step = self._has_gradients
-            self._ends_are_known = self._ends_are_known or is_step
-            if is_step and self._updates == 0:
-                tensors = args[0] if args else kwargs.get("params", ())
-                self._note(_facts_of(name, list(tensors)))
-            self._updated(PART if self._ends_are_known and not is_step else 0)
+            tensors = list(args[0] if args else kwargs.get("params", ()))
+            if self._has_gradients and self._updates == 0:
+                self._note(_facts_of(name, tensors))
+            self._updated(0, tensors)
             return result
 
         return lambda module: wrap(module, name, timed_update)
@@ -259,8 +288,16 @@ class Watch:
             self.marks.note(compiled=bool(compiler and compiler.counters))
             self._profiled.warm_up(self._device)
 
-    def _updated(self, number: int) -> None:
+    def _updated(self, number: int, tensors: Sequence[Any] = ()) -> None:
         self._updating, self._has_gradients = None, False
+        # Some make one update by several calls: one for each tensor, or one for each group of them (ZeRO of
+        # DeepSpeed). The first call is the step, and the others are its parts.
+        passes, first = self._passes, id(tensors[0]) if tensors else 0
+        known = self._ended_by.get(number)
+        if known is not None and known[0] == passes and known[1] != first:
+            number = PART
+        else:
+            self._ended_by[number] = passes, first
         self._thread = threading.get_ident()
         self._add(UPDATE, self._begun, number)
         self._clock.read()
@@ -278,6 +315,7 @@ class Watch:
     def _watch_backward(self, module: Any) -> None:
         def timed_backward(own: Any, *args: Any, **kwargs: Any) -> Any:
             start = self._clock.now()
+            self._passes += self._backward_depth == 0
             self._backward_depth += 1
             try:
                 return own(*args, **kwargs)
@@ -290,6 +328,7 @@ class Watch:
         def noted_grad(own: Any, *args: Any, **kwargs: Any) -> Any:
             # The call may be a part of the forward pass. So it does not count as a backward pass.
             self._has_gradients = True
+            self._passes += 1
             return own(*args, **kwargs)
 
         wrap(module, "backward", timed_backward)
@@ -302,6 +341,29 @@ class Watch:
             return enter(autocast)
 
         wrap(module.autocast, "__enter__", noted_enter)
+
+    def _watch_policy(self, kind: str) -> Hook:
+        """Watch how a program tells FSDP to compute with weights of another type than the updated ones."""
+
+        def noted_init(own: Any, policy: Any, *args: Any, **kwargs: Any) -> None:
+            own(policy, *args, **kwargs)
+            if policy.param_dtype is not None:
+                self.marks.note(copies_of=str(policy.param_dtype).removeprefix("torch."))
+
+        return lambda module: wrap(getattr(module, kind), "__init__", noted_init)
+
+    def _watch_deepspeed(self, module: Any) -> None:
+        """Its optimizers update copies of the weights. With ZeRO, those of a rank are only a part."""
+
+        def noted_init(own: Any, engine: Any, *args: Any, **kwargs: Any) -> None:
+            own(engine, *args, **kwargs)
+            weights = [weight for weight in engine.module.parameters() if weight.requires_grad]
+            self.marks.note(
+                copies_of=str(weights[0].dtype).removeprefix("torch."),
+                whole=sum(getattr(weight, "ds_numel", weight.numel()) for weight in weights),
+            )
+
+        wrap(module.DeepSpeedEngine, "__init__", noted_init)
 
     def _watch_checkpoints(self, module: Any) -> None:
         def noted(own: Any, *args: Any, **kwargs: Any) -> Any:
@@ -331,6 +393,10 @@ class Watch:
             if not module.torch.is_grad_enabled():
                 # No training computes without gradients: the batch is one of an evaluation.
                 return batch
+            if not self._has_loaded:
+                self._has_loaded = True
+                with suppress(Exception):
+                    self.marks.note(first_batch=_content_of(batch))
             # If another thread fetches the batch, the training waits only when it asks for the batch.
             own = threading.get_ident() == self._thread
             if own and self._network is not None and not self._has_gradients:
