@@ -512,32 +512,35 @@ def test_some_steps_of_a_gpu_are_profiled_the_same_on_all_ranks(tmp_path, monkey
     assert steps.shows_exchange
 
 
-class _Items:
-    """Five items of 3 rows each, or batches of 16 rows."""
+def _items(rows, streams):
+    """Five items of some rows each. A stream does not know how many items follow."""
+    import torch
 
-    def __init__(self, rows):
-        self.rows = rows
+    item = torch.zeros(rows, 2)
+    if not streams:
+        return [item] * 5
 
-    def __len__(self):
-        return 5
+    class Stream(torch.utils.data.IterableDataset):
+        def __iter__(self):
+            return iter([item] * 5)
 
-    def __getitem__(self, index):
-        import torch
-
-        return torch.zeros(self.rows, 2)
+    return Stream()
 
 
 @pytest.mark.parametrize(
-    ("rows", "options", "expected"),
+    ("rows", "streams", "options", "expected"),
     [
         # Rows of all items in one tensor, as graphs or sequences without padding.
-        (3, {"batch_size": 2, "collate_fn": "cat"}, [2, 2, 1]),
-        (3, {"batch_size": 8}, [5]),
+        (3, False, {"batch_size": 2, "collate_fn": "cat"}, [2, 2, 1]),
+        (3, True, {"batch_size": 2, "collate_fn": "cat"}, [2, 2, 2]),
+        (3, False, {"batch_size": 8}, [5]),
+        (3, True, {"batch_size": 2}, [2, 2, 1]),
         # The data set makes the batches.
-        (16, {"batch_size": None}, [16] * 5),
+        (16, False, {"batch_size": None}, [16] * 5),
+        (16, True, {"batch_size": None}, [16] * 5),
     ],
 )
-def test_items_of_a_loader_are_its_samples(tmp_path, monkeypatch, rows, options, expected):
+def test_items_of_a_loader_are_its_samples(tmp_path, monkeypatch, rows, streams, options, expected):
     import torch
     from torch.utils.data import dataloader
 
@@ -552,7 +555,7 @@ def test_items_of_a_loader_are_its_samples(tmp_path, monkeypatch, rows, options,
     Watch(kept).by_module()[dataloader.__name__](dataloader)
     if "collate_fn" in options:
         options = options | {"collate_fn": torch.cat}
-    loader = dataloader.DataLoader(_Items(rows), **options)
+    loader = dataloader.DataLoader(_items(rows, streams), **options)
     assert len(list(loader)) == len(expected)
     with torch.no_grad():
         # An evaluation.
@@ -694,6 +697,37 @@ def test_a_network_computes_with_weights_that_are_not_the_updated_ones(tmp_path,
     assert process.facts.whole == (35 if is_engine else None)
 
 
+@pytest.mark.parametrize(
+    ("strategy", "group", "whole"),
+    [("FULL_SHARD", 2, 100), ("HYBRID_SHARD", 1, 50), ("NO_SHARD", 2, 50)],
+)
+def test_parameters_that_fsdp_divides_are_added_up(tmp_path, strategy, group, whole):
+    from joulecast.measure.observer.inside.hooks import Watch
+
+    class Replica:
+        def __init__(self):
+            self.sharding_strategy = strategy
+            self.process_group = SimpleNamespace(size=lambda: group)
+
+    api = SimpleNamespace(
+        FullyShardedDataParallel=Replica, ShardingStrategy=SimpleNamespace(NO_SHARD="NO_SHARD")
+    )
+    killed_measurement(tmp_path)
+    (folder,) = tmp_path.glob("out/.job-*/marks-0")
+    kept = Marks()
+    kept.open(str(tmp_path))
+    Watch(kept).by_module()["torch.distributed.fsdp.fully_sharded_data_parallel"](api)
+    Replica()
+    kept.add(marks.UPDATE, 1.0, 2.0)
+    kept.close()
+    (process,) = read_processes(tmp_path)
+    for noted in folder.glob("*.json"):
+        facts = json.loads(noted.read_text())
+        noted.write_text(json.dumps(facts | {"parts": process.facts.parts, "parameters_0": 50}))
+    assemble_killed(tmp_path / "out")
+    assert read_info(tmp_path / "out/mine-n1-run1").parameters == whole
+
+
 def rank(ends):
     host = SimpleNamespace(clock=lambda host_s: host_s - 10)
     return SimpleNamespace(steps=SimpleNamespace(ends=np.array(ends)), host=host)
@@ -711,6 +745,20 @@ def test_the_users_batch_counts_and_another_one_of_the_loaders_is_named():
     assert not remarks
     assert batch_of_all(ranks, (0, 2), 8, remarks) == (8, "samples")
     assert "as 8 samples" in remarks[0] and "gave 16" in remarks[0]
+
+
+def test_one_rank_may_load_for_all():
+    """As accelerate does with streams."""
+    rows = plain_steps(4).marks
+    twice = np.append(rows, rows[rows["kind"] == marks.FETCH])
+    loads, gets = (
+        SimpleNamespace(steps=Steps.of(own), facts=Facts())
+        for own in (twice, rows[rows["kind"] != marks.FETCH])
+    )
+    remarks = []
+    assert batch_of_all([loads, gets], (1, 3), None, remarks) == (16, "samples")
+    assert batch_of_all([gets, gets], (1, 3), None, remarks) == (1, "steps")
+    assert not remarks
 
 
 @pytest.mark.parametrize("others", [7, 8, None])

@@ -217,8 +217,8 @@ _EARLY_END = (
     "no steps: the measurement ended before the first update of an optimizer; measure for longer"
 )
 _NO_UPDATES = (
-    "no steps: no optimizer of torch made an update in a process with the observer (a replaced PYTHONPATH, "
-    "`python -I` and `python -E` keep the observer out)"
+    "no steps: no optimizer of torch made an update, or the command kept the observer out (it replaced "
+    "PYTHONPATH, or ran `python -I` or `python -E`)"
 )
 _BATCHES_VARY = 0.02
 """If the mean batch size differs from the most frequent batch size by at least this share, the mean counts as
@@ -237,9 +237,10 @@ def batch_of_all(
             seen, because several ranks may load the same samples, as with tensor parallelism.
         remarks: gets a remark if the loaders gave another number, or if the number varies.
     """
-    sizes = [rank.steps.samples(*window) for rank in ranks]
+    # One rank may load for all, and give each of the others its part.
+    sizes = [size for rank in ranks if len(size := rank.steps.samples(*window))]
     seen = None
-    if ranks and all(map(len, sizes)):
+    if sizes:
         commonest = sum(float(most_frequent(pd.Series(size))) for size in sizes)
         mean = sum(float(size.mean()) for size in sizes)
         seen = commonest if abs(mean / commonest - 1) < _BATCHES_VARY else mean
@@ -252,10 +253,10 @@ def batch_of_all(
         return asked, "samples"
     if seen is None:
         return 1, "steps"
-    own = ranks[0].steps
-    if 0 < own.micro_batches < own.fetches:
+    fetches = sum(rank.steps.fetches for rank in ranks)
+    if 0 < sum(rank.steps.micro_batches for rank in ranks) < fetches:
         remarks.append(
-            f"a step counts the samples of {own.fetches} batches and has fewer backward passes: if an "
+            f"a step counts the samples of {fetches} batches and has fewer backward passes: if an "
             "evaluation follows each step, its samples count, too; give --samples-per-step"
         )
     first = [rank.facts.first_batch for rank in ranks if rank.facts.first_batch is not None]
@@ -283,11 +284,12 @@ def _uneven(hosts: Sequence[SampledHost], ranks: Sequence[Rank]) -> str | None:
 
 
 def _parameters(ranks: Sequence[Rank]) -> int | None:
-    """Number of parameters of the whole network. If each rank has only a part, the parts are added up."""
-    known = [rank.parameters for rank in ranks]
-    if not ranks[0].facts.has_parts or None in known:
+    """Number of parameters of the whole network. If each rank has only a part, the parts are added up.
+    Several groups of ranks may each have all parts (hybrid sharding)."""
+    known, parts = [rank.parameters for rank in ranks], ranks[0].facts.parts
+    if parts == 1 or None in known:
         return known[0]
-    return sum(filter(None, known))
+    return sum(filter(None, known)) * parts // len(ranks)
 
 
 def _observed_step(ranks: Sequence[Rank]) -> ObservedStep:
@@ -307,7 +309,7 @@ def _differ(ranks: Sequence[Rank]) -> str:
     """Why a rank's network is not the whole network that is trained; empty if it is."""
     facts = [rank.facts for rank in ranks]
     sizes = sorted({each.captured_parameters for each in facts if each.captured_parameters})
-    if len(sizes) <= 1 or facts[0].has_parts:
+    if len(sizes) <= 1 or facts[0].parts > 1:
         return ""
     return (
         f"the ranks train different networks, of {sizes[0]:,} to {sizes[-1]:,} parameters, such as "
@@ -382,7 +384,7 @@ def observed_record(
             "put {gpus} and {nodes} where its launcher counts"
         )
     left_out = list(faults)
-    if not ranks:
+    if not ranks and not faults:
         left_out.append(_EARLY_END if until_s < math.inf else _NO_UPDATES)
     elif why := _uneven(hosts, ranks):
         left_out.append(why)

@@ -111,7 +111,8 @@ class Facts(BaseModel):
     autocast: str | None = None
     recomputes: bool = False
     compiled: bool = False
-    has_parts: bool = False
+    parts: Annotated[int, Field(ge=1)] = 1
+    """Number of ranks between which FSDP 1 divides each tensor."""
     precision: str | None = None
     tf32: bool = False
     copies_of: str | None = None

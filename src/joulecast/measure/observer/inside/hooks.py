@@ -81,11 +81,6 @@ def _facts_of(optimizer: str, tensors: list[Any], number: int = 0) -> dict[str, 
     return {
         "optimizer": optimizer,
         f"parameters_{number}": sum(p.numel() for p in tensors),
-        # Under FSDP 1, the size of a tensor is that of the rank's part. Under FSDP 2 and all others, it is
-        # that of the whole tensor.
-        "has_parts": any(
-            type(p).__name__ == "FlatParameter" or hasattr(p, "_fsdp_flattened") for p in tensors
-        ),
         "precision": str(tensors[0].dtype).removeprefix("torch."),
         "tf32": _are_at_tf32(tensors),
         "device": tensors[0].device.type,
@@ -158,6 +153,7 @@ class Watch:
             "torch.distributed.distributed_c10d": self._collectives.watch,
             "torch.amp.autocast_mode": self._watch_autocast,
             "torch.distributed.fsdp.api": self._watch_policy("MixedPrecision"),
+            "torch.distributed.fsdp.fully_sharded_data_parallel": self._watch_fsdp,
             "torch.distributed.fsdp._fully_shard._fsdp_api": self._watch_policy(
                 "MixedPrecisionPolicy"
             ),
@@ -352,6 +348,17 @@ class Watch:
 
         return lambda module: wrap(getattr(module, kind), "__init__", noted_init)
 
+    def _watch_fsdp(self, module: Any) -> None:
+        """Watch FSDP 1. There, the size of a tensor is that of the rank's part. Under FSDP 2 and all others,
+        it is that of the whole tensor."""
+
+        def noted_init(own: Any, replica: Any, *args: Any, **kwargs: Any) -> None:
+            own(replica, *args, **kwargs)
+            is_whole = replica.sharding_strategy is module.ShardingStrategy.NO_SHARD
+            self.marks.note(parts=1 if is_whole else replica.process_group.size())
+
+        wrap(module.FullyShardedDataParallel, "__init__", noted_init)
+
     def _watch_deepspeed(self, module: Any) -> None:
         """Its optimizers update copies of the weights. With ZeRO, those of a rank are only a part."""
 
@@ -377,6 +384,8 @@ class Watch:
     def _watch_loaders(self, module: Any) -> None:
         # Samples of the batches that an iterator has asked for and not given yet.
         asked: WeakKeyDictionary[Any, deque[int]] = WeakKeyDictionary()
+        # Whether the first batch of an iterator has a row for each item.
+        rows_are_items: WeakKeyDictionary[Any, bool] = WeakKeyDictionary()
 
         def noted_index(next_index: Any, iterator: Any) -> Any:
             index = next_index(iterator)
@@ -388,8 +397,11 @@ class Watch:
         def timed_next(following: Any, iterator: Any) -> Any:
             start = self._clock.now()
             batch = following(iterator)
-            waiting = asked.get(iterator)
-            samples = waiting.popleft() if waiting else samples_of(batch)
+            waiting, rows = asked.get(iterator), samples_of(batch)
+            samples = waiting.popleft() if waiting else rows
+            if iterator._dataset_kind == module._DatasetKind.Iterable:
+                # It gives fewer items than were asked for if it ends.
+                samples = rows if rows_are_items.setdefault(iterator, rows == samples) else samples
             if not module.torch.is_grad_enabled():
                 # No training computes without gradients: the batch is one of an evaluation.
                 return batch

@@ -48,6 +48,8 @@ _FURTHEST_S = 60.0
 """Longest time between two events that are compared. The device gives this time in single precision, so a
 longer time would be inexact."""
 _MOST = 100_000
+"""Most marks that wait for the end of a step, or for the device. Without an optimizer of torch, no step
+ends."""
 
 Resolved = Callable[[float, float], None]
 
@@ -74,7 +76,7 @@ class Marks:
 
     def __init__(self) -> None:
         self._folder: str | None = None
-        self._rows: list[bytes] = []
+        self._rows: deque[bytes] = deque(maxlen=_MOST)
         self._file: int | None = None
         self._facts: dict[str, Any] = {}
         os.register_at_fork(after_in_child=self._forget)
@@ -89,12 +91,13 @@ class Marks:
         self.write()
         if self._file is not None:
             os.close(self._file)
-        self._rows, self._file, self._folder = [], None, None
+        self._file = self._folder = None
 
     def _forget(self) -> None:
         if self._file is not None:
             os.close(self._file)
-        self._rows, self._file = [], None
+        self._rows.clear()
+        self._file = None
 
     def add(self, kind: int, start: float, stop: float, amount: float = 0.0) -> None:
         """Add a mark. It is written together with the other marks of its step."""
