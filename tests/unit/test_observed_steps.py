@@ -76,15 +76,20 @@ def test_micro_batches_add_up_and_their_samples_too():
     )
 
 
-@pytest.mark.parametrize("of_epoch", [(3, 3, 3, 1), (4, 2)])
-def test_the_last_step_of_an_epoch_may_have_fewer_micro_batches(of_epoch):
+@pytest.mark.parametrize(("of_epoch", "ahead"), [((3, 3, 3, 1), 0), ((3, 3, 3, 1), 1), ((4, 2), 0)])
+def test_the_last_step_of_an_epoch_may_have_fewer_micro_batches(of_epoch, ahead):
+    """accelerate fetches one batch ahead."""
     rows, at = [], 0.0
-    for micro_batches in 5 * of_epoch:
-        for _ in range(micro_batches):
-            rows += [(marks.FETCH, at, 1.0, 8.0), (marks.BACKWARD, at + 3, 3.0, 0.0)]
-            at += 6
-        rows.append((marks.UPDATE, at, 1.0, 0.0))
-        at += 1
+    for _ in range(5):
+        left = sum(of_epoch)
+        for micro_batches in of_epoch:
+            for _ in range(micro_batches):
+                fetches = min(left, 1 + ahead * (left == sum(of_epoch)))
+                rows += [(marks.FETCH, at + n, 1.0, 8.0) for n in range(fetches)]
+                rows.append((marks.BACKWARD, at + 3, 3.0, 0.0))
+                at, left = at + 6, left - fetches
+            rows.append((marks.UPDATE, at, 1.0, 0.0))
+            at += 1
     assert Steps.of(marked(*rows)).samples(0, 99).tolist() == [8 * count for count in 5 * of_epoch]
 
 

@@ -270,12 +270,15 @@ class Steps:
             each = round(self._per_step(kind))
             if len(fetched) and each:
                 until = np.searchsorted(fetched["start"], self.ends)
-                has = np.full(len(until), each)
+                has, ahead = np.full(len(until), each), 0
                 if each == self.micro_batches:
                     has = np.diff(backward, prepend=0)
-                since = np.maximum(np.concatenate([[0], until[:-1]]), until - has)
+                    # accelerate fetches one batch ahead. So the last step of an epoch fetches one less.
+                    ahead = int(kind == marks.FETCH)
+                since = until - has
+                before = np.concatenate([[0], until[:-1]])
                 summed = np.concatenate([[0.0], np.cumsum(fetched["amount"], dtype=float)])
-                whole = (until - since == has) & (has > 0)
+                whole = (since >= np.maximum(0, before - ahead)) & (has > 0)
                 if 2 * whole.sum() > len(whole):
                     of_steps = np.where(whole, summed[until] - summed[since], np.nan)[
                         first : last + 1
