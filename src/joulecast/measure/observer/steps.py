@@ -274,7 +274,7 @@ class Steps:
                 if each == self.micro_batches:
                     has = np.diff(backward, prepend=0)
                     # accelerate fetches one batch ahead. So the last step of an epoch fetches one less.
-                    ahead = int(kind == marks.FETCH)
+                    ahead = int(kind == marks.FETCH and each > 1)
                 since = until - has
                 before = np.concatenate([[0], until[:-1]])
                 summed = np.concatenate([[0.0], np.cumsum(fetched["amount"], dtype=float)])
