@@ -703,10 +703,16 @@ def test_a_network_computes_with_weights_that_are_not_the_updated_ones(tmp_path,
 
 
 @pytest.mark.parametrize(
-    ("strategy", "group", "whole"),
-    [("FULL_SHARD", 2, 100), ("HYBRID_SHARD", 1, 50), ("NO_SHARD", 2, 50)],
+    ("strategy", "group", "sizes", "whole"),
+    [
+        ("FULL_SHARD", 2, (50, 49), 99),
+        ("HYBRID_SHARD", 1, (50, 50), 50),
+        ("NO_SHARD", 2, (50, 50), 50),
+        # The stages of a pipeline.
+        ("NO_SHARD", 2, (50, 60), None),
+    ],
 )
-def test_parameters_that_fsdp_divides_are_added_up(tmp_path, strategy, group, whole):
+def test_parameters_of_all_ranks(tmp_path, strategy, group, sizes, whole):
     from joulecast.measure.observer.inside.hooks import Watch
 
     class Replica:
@@ -726,9 +732,9 @@ def test_parameters_that_fsdp_divides_are_added_up(tmp_path, strategy, group, wh
     kept.add(marks.UPDATE, 1.0, 2.0)
     kept.close()
     (process,) = read_processes(tmp_path)
-    for noted in folder.glob("*.json"):
+    for noted, size in zip(folder.glob("*.json"), sizes, strict=True):
         facts = json.loads(noted.read_text())
-        noted.write_text(json.dumps(facts | {"parts": process.facts.parts, "parameters_0": 50}))
+        noted.write_text(json.dumps(facts | {"parts": process.facts.parts, "parameters_0": size}))
     assemble_killed(tmp_path / "out")
     assert read_info(tmp_path / "out/mine-n1-run1").parameters == whole
 

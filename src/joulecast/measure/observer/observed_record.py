@@ -256,8 +256,8 @@ def batch_of_all(
     fetches = sum(rank.steps.fetches for rank in ranks)
     if 0 < sum(rank.steps.micro_batches for rank in ranks) < fetches:
         remarks.append(
-            f"a step counts the samples of {fetches} batches and has fewer backward passes: if an "
-            "evaluation follows each step, its samples count, too; give --samples-per-step"
+            f"a step counts the samples of {fetches} batches and has fewer backward passes. If an evaluation "
+            "follows each step, or the program makes other batches of them, give --samples-per-step"
         )
     first = [rank.facts.first_batch for rank in ranks if rank.facts.first_batch is not None]
     if len(set(first)) < len(first):
@@ -285,11 +285,12 @@ def _uneven(hosts: Sequence[SampledHost], ranks: Sequence[Rank]) -> str | None:
 
 def _parameters(ranks: Sequence[Rank]) -> int | None:
     """Number of parameters of the whole network. If each rank has only a part, the parts are added up.
-    Several groups of ranks may each have all parts (hybrid sharding)."""
+    Several groups of ranks may each have all parts (hybrid sharding). ``None`` if the ranks train different
+    networks, such as the stages of a pipeline."""
     known, parts = [rank.parameters for rank in ranks], ranks[0].facts.parts
-    if parts == 1 or None in known:
-        return known[0]
-    return sum(filter(None, known)) * parts // len(ranks)
+    if parts > 1 and None not in known:
+        return sum(filter(None, known)) * parts // len(ranks)
+    return known[0] if len(set(known)) == 1 else None
 
 
 def _observed_step(ranks: Sequence[Rank]) -> ObservedStep:
