@@ -436,6 +436,8 @@ class _Batch:
         (["text", (np.zeros((2, 1)), 5)], 2),
         (_Batch(x=np.zeros((6, 2))), 6),
         (["text", 5], None),
+        (_Batch(shape=3), None),
+        (_Batch(items=["text"], x=np.zeros((6, 2))), None),
         (np.zeros(()), None),
     ],
 )

@@ -58,8 +58,10 @@ def _first_tensor(batch: Any, depth: int = 0) -> Any:
 
 def samples_of(batch: Any) -> int | None:
     """Number of samples in a batch: the length of the first tensor in it; ``None`` if there is no tensor."""
-    first = _first_tensor(batch)
-    return None if first is None else int(first.shape[0])
+    # The batch may be of a class of the program, with attributes of any kind.
+    with suppress(Exception):
+        return int(_first_tensor(batch).shape[0])
+    return None
 
 
 def _content_of(batch: Any) -> int | None:
