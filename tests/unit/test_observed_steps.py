@@ -695,7 +695,11 @@ def test_a_network_computes_with_weights_that_are_not_the_updated_ones(tmp_path,
     kept = Marks()
     kept.open(str(tmp_path))
     Watch(kept).by_module()[module](SimpleNamespace(**{kind: own}))
-    own(network) if is_engine else own(param_dtype=torch.bfloat16)
+    if is_engine:
+        own(network)
+        own(torch.nn.Linear(9, 9).requires_grad_(False))  # a reference model
+    else:
+        own(param_dtype=torch.bfloat16)
     kept.note(parameters_0=7_000_000_000, captured_parameters=7_000_000_000, precision="float32")
     kept.add(marks.UPDATE, 1.0, 2.0)
     kept.close()

@@ -367,6 +367,8 @@ class Watch:
         def noted_init(own: Any, engine: Any, *args: Any, **kwargs: Any) -> None:
             own(engine, *args, **kwargs)
             weights = [weight for weight in engine.module.parameters() if weight.requires_grad]
+            if not weights:
+                return  # a reference model
             self.marks.note(
                 copies_of=str(weights[0].dtype).removeprefix("torch."),
                 whole=sum(getattr(weight, "ds_numel", weight.numel()) for weight in weights),
