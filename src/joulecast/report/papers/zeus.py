@@ -39,7 +39,7 @@ def zeus(published: PublishedTuning, tables: Path) -> Paper:
             "least energy saved": ["least energy saved"],
             "most energy saved": ["most energy saved"],
             "most time saved": ["most time saved"],
-            "least energy of each workload (figure 1)": [
+            "least energy of each workload if batch size, power limit or both are chosen (figure 1)": [
                 f"least energy, {of}" for of in ("batch size only", "power limit only", "both")
             ],
             "the paper that reproduced Zeus: energy of its experiments, by each policy": ["energy"],
