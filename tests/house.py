@@ -54,7 +54,9 @@ def picture() -> str:
 def table() -> str:
     """The rooms and their subjects, as Markdown."""
     rows = [f"| `{room}` | {subject} |" for room, subject in rooms().items()]
-    return "\n".join(["| room | subject |", "|---|---|", *rows]) + "\n"
+    return (
+        "\n".join(["| room (package of `src/joulecast/`) | subject |", "|---|---|", *rows]) + "\n"
+    )
 
 
 def page(text: str) -> str:

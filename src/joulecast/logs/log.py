@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from joulecast.errors import JoulecastError
@@ -209,9 +210,10 @@ def _joined(one: LoggedMeter, other: LoggedMeter) -> LoggedMeter:
     near = known.only((known.t_s >= more.t_s.min()) & (known.t_s <= more.t_s.max()))
     # Queries of Prometheus that follow each other have the reading between them twice.
     of_near, of_more = (
-        m.t_s + 1j * (m.power if m.joules is None else m.joules) for m in (near, more)
+        pd.MultiIndex.from_arrays([m.t_s, m.power if m.joules is None else m.joules])
+        for m in (near, more)
     )
-    more = more.only(~np.isin(of_more, of_near))
+    more = more.only(~of_more.isin(of_near))
     # The other readings lie between two of these, or outside. Only at one end may their times be the same.
     at_s = np.sort(near.t_s)
     places = [np.unique(np.searchsorted(at_s, more.t_s, side)) for side in ("left", "right")]

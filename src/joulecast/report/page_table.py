@@ -36,8 +36,8 @@ class Amounts:
 
     @classmethod
     def of(cls, row: Mapping[str, Any], **known: Any) -> "Amounts":
-        """Amounts of a row. The row has ``energy_source``, ``time_s``, ``energy_j`` and the ends of their
-        intervals, as in forecasts."""
+        """The amounts (time, energy, intervals) of a row. The row has ``energy_source``, ``time_s``,
+        ``energy_j`` and the ends of their intervals, as in forecasts."""
         time_s, energy_j = (
             tuple(row.get(f"{name}{end}_{unit}") for end in _ENDS)
             for name, unit in (("time", "s"), ("energy", "j"))

@@ -29,7 +29,7 @@ ANSWER = {
 COLUMNS = {
     "folder": "folder of the run whose setting is predicted",
     "split": "what the fit did not see",
-    "time": "`given` to the models, or `predicted` by them",
+    "time": "`given` to the models, or `predicted` (by MC2, for all models)",
     "model": "name of the model",
     "role": "`model` (MC2), `rival` in energy, `time rival`, or `ablation` (MC2 without a part)",
     "basis": "whether the fit saw runs of the same workload (`own runs`), or only other runs (`other runs`)",

@@ -50,7 +50,8 @@ class StageProgram:
 
     @cached_property
     def weights(self) -> dict[str, Sharding]:
-        """For each weight: the bytes with which a device computes, and how its training state is sharded."""
+        """For each weight: the bytes of the part that a device has while it computes, and how its training
+        state is sharded."""
         return {name: weight for _, name, weight in reversed(self._reads)}
 
     def _sharded(self, least: int) -> dict[str, dict[str, Sharding]]:

@@ -75,7 +75,7 @@ def _in_short(ours: pd.DataFrame) -> str:
     better = int((rivalled["better_by_points"].map(steady) > 0).sum())
     return (
         f"{text}. The best rival of each test was {_percents(rivalled['best_rival_percent'])} off. On the "
-        "settings that both predict (some rivals predict only a part), MC2 is better in "
+        "settings that MC2 and this rival predict (some rivals predict only a part), MC2 is better in "
         f"{better} of the {counted(len(rivalled), 'test')}."
     )
 

@@ -36,15 +36,15 @@ def zeus(published: PublishedTuning, tables: Path) -> Paper:
         published,
         "the traces that its authors measured: six workloads on four GPUs",
         {
-            "least energy saved": ["least energy saved"],
-            "most energy saved": ["most energy saved"],
-            "most time saved": ["most time saved"],
-            "least energy of each workload (figure 1)": [
+            "smallest saving of energy": ["least energy saved"],
+            "largest saving of energy": ["most energy saved"],
+            "largest saving of time": ["most time saved"],
+            "least energy of each workload if batch size, power limit or both are chosen (figure 1)": [
                 f"least energy, {of}" for of in ("batch size only", "power limit only", "both")
             ],
             "the paper that reproduced Zeus: energy of its experiments, by each policy": ["energy"],
             "the paper that reproduced Zeus: time of its experiments, by each policy": ["time"],
-            "the paper that reproduced Zeus: the smallest and the largest saving of energy among its GPUs": [
+            "the paper that reproduced Zeus: the smallest and the largest saving of energy that it names": [
                 f"{which} energy saved, the reproduction's own range" for which in ("least", "most")
             ],
         },

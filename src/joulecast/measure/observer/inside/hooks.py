@@ -411,6 +411,7 @@ class Watch:
                 return batch
             if not self._has_loaded:
                 self._has_loaded = True
+                # A batch may be of any class: reading it must not end the training.
                 with suppress(Exception):
                     self.marks.note(first_batch=_content_of(batch))
             # If another thread fetches the batch, the training waits only when it asks for the batch.
