@@ -17,12 +17,12 @@ _WHAT = "log of nccl-tests"
 _TIMED = ("all_reduce", "all_gather", "reduce_scatter", "alltoall", "sendrecv")
 _OTHERS = ("broadcast", "reduce", "gather", "scatter", "hypercube")
 _NAME = re.compile(rf"(?<![a-z_])({'|'.join(_TIMED + _OTHERS)})_perf")
-_BEGIN = re.compile(r"# nThread +\d+ nGpus +\d+ minBytes")
+_BEGIN = re.compile(r"# nThreads?:? +\d+ nGpus:? +\d+ (?:nRanks: +\d+ )?minBytes")
 _RANK = re.compile(
     r"# +Rank +(\d+) +(?:Group +(\d+) +)?Pid +\d+ on +(\S+) device +\d+ \[[^]]*] +(\S.*)"
 )
 _ROW = re.compile(
-    r"(\d+) +\d+ +\w+ +\w+ +(?:-?\d+ +)?(\d+\.?\d*) +\d+\.\d+ +\d+\.\d+ +(?:\d\S*|N/A)"
+    r"(\d+) +\d+ +[a-z]\w* +(?:[a-z]\w* +)?(?:-?\d+ +)?(\d+\.?\d*) +\d+\.\d+ +\d+\.\d+ +(?:\d\S*|N/A)"
 )
 
 
