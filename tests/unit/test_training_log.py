@@ -8,7 +8,6 @@ from log_fixtures import BUSY_W, MADE, ZERO_S, imported, info, iso, load, refuse
 
 SECONDS = range(300)
 MEGATRON_STARTS = "[before the start of training step] datetime: 2026-05-02 10:00:00 "
-TITAN_STARTS = "[rank1]:[titan] 2026-05-02 10:00:00,000 - root - INFO - Training starts at step {}"
 EVENTS = MADE / "tfevents-2.21.0"
 WANDB = MADE / "wandb-0.31.0.wandb"
 
@@ -36,10 +35,19 @@ def titan(at_s, step):
     )
 
 
+def titan_starts(at_s, step):
+    return titan(at_s, step).split("INFO")[0] + f"INFO - Training starts at step {step}"
+
+
+def titan_2024(at_s, step):
+    return titan(at_s, step).replace("[titan] ", "")
+
+
 def printed(folder, form):
     lines = [form(80 + step / 2, step) for step in range(10, 301, 10)]
     # Another rank says late where it started.
-    return written(folder, [TITAN_STARTS.format(1), lines[0], TITAN_STARTS.format(1), *lines[1:]])
+    starts = titan_starts(75, 1)
+    return written(folder, [starts, lines[0], starts, *lines[1:]])
 
 
 def written(folder, lines):
@@ -56,10 +64,11 @@ def table_of(log, out, *options):
     [
         (lambda folder: printed(folder, megatron), ()),
         (lambda folder: printed(folder, titan), ("--batch-size", 64)),
+        (lambda folder: printed(folder, titan_2024), ("--batch-size", 64)),
         (lambda _: EVENTS, ("--batch-size", 64)),
         (lambda _: WANDB, ("--batch-size", 64)),
     ],
-    ids=["megatron", "titan", "tensorboard", "wandb"],
+    ids=["megatron", "titan", "titan of 2024", "tensorboard", "wandb"],
 )
 def test_a_training_log_and_a_power_log_make_a_record(tmp_path, log_in, more):
     options = ("--timezone", "UTC", "--nodes", 1, "--name", "mine")
@@ -83,6 +92,13 @@ def test_the_steps_of_torchtune_are_not_its_calls_of_log(tmp_path):
     assert "steps 290" in table_of(tmp_path / "run-1.wandb", tmp_path / "runs.csv").output
 
 
+def test_the_steps_of_a_training_are_not_those_of_its_evaluation(tmp_path):
+    # The evaluation logs more often, and the training three times.
+    log = EVENTS.read_bytes().replace(b"train/loss", b"valid/loss")
+    (tmp_path / EVENTS.name).write_bytes(log.replace(b"eval/loss", b"main/loss"))
+    assert "steps 200" in table_of(tmp_path / EVENTS.name, tmp_path / "runs.csv").output
+
+
 def test_a_batch_that_grows_is_not_written(tmp_path):
     lines = [megatron(0, 10), megatron(9, 20, 64), megatron(20, 30, 96)]
     assert table_of(written(tmp_path, lines), tmp_path / "runs.csv").exit_code == 0
@@ -96,7 +112,8 @@ def test_a_batch_that_grows_is_not_written(tmp_path):
         ([megatron(0, 10), megatron(9, 5)], "train.log, line 3: "),
         ([megatron(9, 10), megatron(0, 20)], "train.log, line 3: "),
         ([megatron(0, 10), MEGATRON_STARTS, megatron(900, 20)], "train.log, line 4: "),
-        ([titan(0, 1), TITAN_STARTS.format(2), titan(900, 2)], "train.log, line 4: "),
+        ([titan(0, 1), titan_starts(800, 2), titan(900, 2)], "train.log, line 4: "),
+        ([titan(0, 1), titan_starts(800, 1), titan(900, 1)], "train.log, line 4: "),
         ([megatron(0, 10).split("]")[1]], "train.log, line 2: "),
         ([titan(0, 1)], "train.log: "),
     ],
