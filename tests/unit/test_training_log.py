@@ -1,6 +1,7 @@
 """What trainings logged becomes a table of runs, and with a power log a record."""
 
 import gzip
+import struct
 
 import pandas as pd
 import pytest
@@ -92,11 +93,29 @@ def test_the_steps_of_torchtune_are_not_its_calls_of_log(tmp_path):
     assert "steps 290" in table_of(tmp_path / "run-1.wandb", tmp_path / "runs.csv").output
 
 
+def events(folder, scalars):
+    """An event file: names, steps (below 128) and times of scalars."""
+    records = []
+    for name, step, at_s in scalars:
+        value = b"\x0a" + bytes([len(name)]) + name.encode() + b"\x15" + struct.pack("<f", 7.1)
+        summary = b"\x0a" + bytes([len(value)]) + value
+        event = b"\x09" + struct.pack("<d", ZERO_S + at_s) + bytes([0x10, step, 0x2A, len(summary)])
+        records.append(struct.pack("<QI", len(event + summary), 0) + event + summary + bytes(4))
+    (folder / "events.out.tfevents.1").write_bytes(b"".join(records))
+    return folder / "events.out.tfevents.1"
+
+
 def test_the_steps_of_a_training_are_not_those_of_its_evaluation(tmp_path):
-    # The evaluation logs more often, and the training three times.
-    log = EVENTS.read_bytes().replace(b"train/loss", b"valid/loss")
-    (tmp_path / EVENTS.name).write_bytes(log.replace(b"eval/loss", b"main/loss"))
-    assert "steps 200" in table_of(tmp_path / EVENTS.name, tmp_path / "runs.csv").output
+    training = [("train/loss", step, step) for step in (1, 50, 101)]
+    evaluation = [("eval/batch_loss", step, 60 + step / 10) for step in range(20)]
+    log = events(tmp_path, [*training, *evaluation])
+    assert "steps 100" in table_of(log, tmp_path / "runs.csv").output
+
+
+def test_deepspeed_logs_samples_in_place_of_steps(tmp_path):
+    log = events(tmp_path, [("Train/Samples/lr", 8 * step, step) for step in range(1, 12)])
+    said = table_of(log, tmp_path / "runs.csv").output
+    assert "samples 80" in said and "steps" not in said
 
 
 def test_a_batch_that_grows_is_not_written(tmp_path):

@@ -48,9 +48,9 @@ _FIXED = {1: 8, 5: 4}
 """Bytes of a field of protobuf, by its wire type."""
 
 
-def read_scalars(file: Path) -> list[tuple[int, float]]:
-    """Step and time (s since 1970) of one scalar: the one that was logged most often, and not by an
-    evaluation, which may count its own steps.
+def read_scalars(file: Path) -> tuple[str, list[tuple[int, float]]]:
+    """One scalar: its name, and its steps with their times (s since 1970). It is the scalar that was logged
+    most often. Those of an evaluation do not count, because they may have their own steps.
 
     Raises:
         JoulecastError: the file is no event file and no run of W&B, or has no scalars.
@@ -74,7 +74,7 @@ def read_scalars(file: Path) -> list[tuple[int, float]]:
             "stop and samples of the run into a table of runs by hand"
         )
     trained = {name: of for name, of in by_name.items() if not _EVALUATION.search(name)}
-    return max(sorted((trained or by_name).items()), key=lambda scalar: len(scalar[1]))[1]
+    return max(sorted((trained or by_name).items()), key=lambda scalar: len(scalar[1]))
 
 
 def _of_events(content: bytes) -> Iterator[Scalar]:

@@ -19,6 +19,8 @@ _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _TIME = r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:[.,]\d{1,6})?)"
 _MEGATRON = re.compile(rf"(?:\[{_TIME}\] +)?iteration +(\d{{1,15}})/ *\d+ \|")
 _TITAN = re.compile(rf"{_TIME} - \S+ - INFO - .*?\bstep: *(\d{{1,15}})\b.*\bloss:")
+_OVER_SAMPLES = "Train/Samples/"
+"""Begin of the names of the scalars of DeepSpeed's monitor. It logs samples in place of steps."""
 _BEGINS = re.compile(
     rf"\[before the start of training step\]|{_TIME} - .*?Training starts at step \d"
 )
@@ -91,8 +93,12 @@ def read_steps(file: Path, clock: Clock) -> StepLog:
             the line.
     """
     if "tfevents" in file.name or file.suffix == ".wandb":
-        scalars = enumerate(read_scalars(file), start=1)
-        steps = [LoggedStep(f"{file}, scalar {n}", step, t_s) for n, (step, t_s) in scalars]
+        name, scalars = read_scalars(file)
+        counts_samples = name.startswith(_OVER_SAMPLES)
+        steps = [
+            LoggedStep(f"{file}, scalar {n}", step, t_s, samples=step if counts_samples else None)
+            for n, (step, t_s) in enumerate(scalars, start=1)
+        ]
         log = StepLog(_once_each(steps), "placed")
     else:
         log = _printed(file, clock)
