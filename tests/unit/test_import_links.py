@@ -52,6 +52,16 @@ def test_links_are_those_that_the_collectives_were_timed_on(logs):
     assert collective_seconds(platform, "all_reduce", 32, [1e3])[0] == pytest.approx(90e-6, rel=0.5)
 
 
+@pytest.mark.parametrize("sums", [250e9, 330e9], ids=["a ring", "switches that sum"])
+def test_all_reduces_show_whether_the_switches_sum(logs, sums):
+    (logs / "gather.log").write_text(nccl_log("all_gather", rate=250e9))
+    (logs / "reduce.log").write_text(nccl_log("all_reduce", rate=sums))
+    platform, _ = imported(logs)
+    assert platform.require_cluster().links[0].bytes_per_s == pytest.approx(250e9, rel=0.05)
+    (took_s,) = collective_seconds(platform, "all_reduce", 8, [8e9])
+    assert took_s == pytest.approx(2 * 7 / 8 * 8e9 / sums, rel=0.03)
+
+
 def test_a_step_is_simulated_on_the_file(logs):
     for name, rate in (("slow", 20e9), ("fast", 300e9)):
         (logs / "all_gather.log").write_text(nccl_log("all_gather", 4, node_rate=rate))

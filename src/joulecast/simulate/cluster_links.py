@@ -1,9 +1,9 @@
 """Fits the links of a cluster to collectives that ran alone on it.
 
 The fit adapts the simulator's model of a collective. First it finds, within a node, the rate of a GPU's link,
-the launch, and the latency of a step. Then it finds, between nodes, the rate of a node's links and the
-latency of a step. A value that the collectives do not show stays as it was. The fit uses no measured training
-step.
+the launch, the latency of a step, and whether the switches sum all-reduces (NVLink SHARP). Then it finds,
+between nodes, the rate of a node's links and the latency of a step. A value that the collectives do not show
+stays as it was. The fit uses no measured training step.
 """
 
 import math
@@ -85,6 +85,8 @@ _LEAST_S = 1e-6
 """Start value for the fit of an unknown latency."""
 _TRIED = sorted(np.linspace(-5, 5, 41).tolist(), key=abs)
 """Logarithms of the factors that a fit starts from. The factors that change least come first."""
+_SHARES = np.linspace(0.5, 1, 51).tolist()
+"""Shares of a link's rate that an all-reduce may reach because the switches sum."""
 _ODD = 0.1
 """Points with a larger error than this count less than the square of their error, because some points are off
 tenfold."""
@@ -123,6 +125,13 @@ class ClusterLinks:
             more = "longer" if ratio >= 1 else "shorter"
             lines.append(
                 f"  {collective} {where}: simulated {percent(100 * abs(ratio - 1))} {more} than measured"
+            )
+        if cluster.links[0].switch_sums and {test.collective for test in self.within} == {
+            "all_reduce"
+        }:
+            lines.append(
+                "  all-reduces alone do not show whether the switches sum them, as is assumed; run "
+                "all_gather_perf within a node, too"
             )
         most = max(test.gpus for test in (*self.within, *self.between))
         if most < of_node:
@@ -185,6 +194,25 @@ def _fitted(
     return there(float(found.x[0]))
 
 
+def _with_sums(platform: Platform, all_reduces: Sequence[CollectiveTest]) -> Platform:
+    """Fit the share of the link's rate that all-reduces within a node reach because the switches sum. It is
+    ``None`` if a ring explains them as well."""
+    tests = _parts(all_reduces, large=True)
+    if not tests:
+        return platform
+    inner, *outer = platform.require_cluster().links
+
+    def there(share: float | None) -> Platform:
+        link = inner.model_copy(update={"switch_sums": share})
+        return _changed(platform, links=(link, *outer))
+
+    def off(share: float | None) -> float:
+        errors = np.log(_ratios(there(share), tests)) / _ODD
+        return float(np.log1p(errors**2).sum())
+
+    return there(min((None, *_SHARES), key=off))
+
+
 def _by_racks(test: CollectiveTest, cluster: Cluster) -> CollectiveTest:
     """The test, with a rack as a node if NVLink joins the hosts of a rack. The log names only the hosts."""
     ranks, of_rack = test.nodes * test.gpus, cluster.devices_per_node
@@ -239,9 +267,15 @@ def fit_links(platform: Platform, tests: Sequence[CollectiveTest]) -> ClusterLin
     between = [test for test in found if test.nodes > 1]
     widest = max((test.gpus for test in between), default=0)
     between = [test for test in between if test.gpus == widest]
-    for level, group in ((0, within), (levels - 1, between)):
-        for large in (False, True):
-            platform = _fitted(platform, group, level, large)
+    others = [test for test in within if test.collective != "all_reduce"]
+    platform = _fitted(platform, within, 0, large=False)
+    if others and cluster.links[0].switch_sums is not None:
+        platform = _fitted(platform, others, 0, large=True)
+        platform = _with_sums(platform, [test for test in within if test not in others])
+    else:
+        platform = _fitted(platform, within, 0, large=True)
+    for large in (False, True):
+        platform = _fitted(platform, between, levels - 1, large)
     ratios: dict[tuple[str, bool], list[float]] = {}
     for test in _parts(within + between, large=True):
         of_kind = ratios.setdefault((test.collective, test.nodes > 1), [])
