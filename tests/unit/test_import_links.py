@@ -106,7 +106,8 @@ def test_an_older_log_is_of_what_its_file_is_named_after(logs):
     text = text.replace(" Group  0", "").replace("      -1  ", "  ")
     (logs / "log.txt").write_text(text)
     assert "all_reduce_perf.log" in refused(logs)
-    (logs / "log.txt").rename(logs / "alltoall-2-nodes.txt")
+    (logs / "log.txt").rename(logs / "all-to-all-2-nodes.txt")
+    (logs / "broadcast.txt").write_text(text)
     platform, _ = imported(logs)
     assert platform.require_cluster().links[1].bytes_per_s == pytest.approx(100e9, rel=0.05)
 
