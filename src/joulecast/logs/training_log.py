@@ -18,7 +18,7 @@ from joulecast.runs.files.reading import read_text
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _TIME = r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:[.,]\d{1,6})?)"
 _MEGATRON = re.compile(rf"(?:\[{_TIME}\] +)?iteration +(\d{{1,15}})/ *\d+ \|")
-_TITAN = re.compile(rf"{_TIME} - \S+ - INFO - .*?\bstep: *(\d{{1,15}})\b.*\bloss:")
+_TITAN = re.compile(rf"{_TIME} - \S+ - INFO - (?:\w+ )?step: *(\d{{1,15}})\b.*\bloss:")
 _OVER_SAMPLES = "Train/Samples/"
 """Begin of the names of the scalars of DeepSpeed's monitor. It logs samples in place of steps."""
 _BEGINS = re.compile(
