@@ -110,7 +110,7 @@ class ClusterLinks:
         cluster = self.platform.require_cluster()
         of_node = cluster.devices_per_node
         lines = [f"nodes of {of_node} {cluster.device.name}"]
-        if cluster.devices_per_host is not None:
+        if (cluster.devices_per_host or of_node) < of_node:
             lines[0] += (
                 f", on hosts of {cluster.devices_per_host} (up to {of_node} count as one node)"
             )
