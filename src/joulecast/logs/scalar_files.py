@@ -43,7 +43,8 @@ wrote), ``_KEY``, ``_NESTED_KEY`` and ``_VALUE`` of an item of the history."""
 _STEPS = ("train/global_step", "trainer/global_step", "global_step", "_step")
 """Scalars that count the steps. The first that was logged is taken. ``_step`` counts calls of ``log``, so
 Hugging Face's Trainer, Lightning and torchtune log a count of their own."""
-_EVALUATION = re.compile(r"\b(eval|val|valid|validation|test)(?![a-z])", re.IGNORECASE)
+_EVALUATION = re.compile(r"\b(eval|evaluation|val|valid|validation|test)(?![a-z])", re.IGNORECASE)
+"""In the name of a scalar: an evaluation logged it."""
 _FIXED = {1: 8, 5: 4}
 """Bytes of a field of protobuf, by its wire type."""
 
