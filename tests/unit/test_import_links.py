@@ -52,6 +52,16 @@ def test_links_are_those_that_the_collectives_were_timed_on(logs):
     assert collective_seconds(platform, "all_reduce", 32, [1e3])[0] == pytest.approx(90e-6, rel=0.5)
 
 
+@pytest.mark.parametrize("sums", [250e9, 330e9], ids=["a ring", "switches that sum"])
+def test_all_reduces_show_whether_the_switches_sum(logs, sums):
+    (logs / "gather.log").write_text(nccl_log("all_gather", rate=250e9))
+    (logs / "reduce.log").write_text(nccl_log("all_reduce", rate=sums))
+    platform, _ = imported(logs)
+    assert platform.require_cluster().links[0].bytes_per_s == pytest.approx(250e9, rel=0.05)
+    (took_s,) = collective_seconds(platform, "all_reduce", 8, [8e9])
+    assert took_s == pytest.approx(2 * 7 / 8 * 8e9 / sums, rel=0.03)
+
+
 def test_a_step_is_simulated_on_the_file(logs):
     for name, rate in (("slow", 20e9), ("fast", 300e9)):
         (logs / "all_gather.log").write_text(nccl_log("all_gather", 4, node_rate=rate))
@@ -81,6 +91,10 @@ def test_fewer_gpus_of_a_node_have_their_share_of_its_network_cards(logs):
     platform, said = imported(logs)
     assert platform.require_cluster().links[1].bytes_per_s == pytest.approx(8 * 45e9, rel=0.05)
     assert "1 of 8 GPUs" in said
+    # Nodes of one GPU have no link within.
+    platform, said = imported(logs, "--platform", "h100-sxm:gpus=1")
+    (link,) = platform.require_cluster().links
+    assert link.bytes_per_s == pytest.approx(45e9, rel=0.05) and " of 1 " in said
     # A test with more of them goes before.
     (logs / "node.log").write_text(nccl_log("all_gather", 2, 8, node_rate=200e9))
     platform, _ = imported(logs)
@@ -92,9 +106,37 @@ def test_an_older_log_is_of_what_its_file_is_named_after(logs):
     text = text.replace(" Group  0", "").replace("      -1  ", "  ")
     (logs / "log.txt").write_text(text)
     assert "all_reduce_perf.log" in refused(logs)
-    (logs / "log.txt").rename(logs / "alltoall-2-nodes.txt")
+    (logs / "log.txt").rename(logs / "all-to-all-2-nodes.txt")
+    (logs / "broadcast.txt").write_text(text)
     platform, _ = imported(logs)
     assert platform.require_cluster().links[1].bytes_per_s == pytest.approx(100e9, rel=0.05)
+
+
+def test_the_first_versions_printed_other_columns(logs):
+    text = nccl_log("all_gather", rate=250e9, said=False, gpu="AMD Instinct MI300X VF")
+    for now, then in (("      -1  ", "  "), ("    none", ""), (" Group  0", "")):
+        text = text.replace(now, then)
+    text = text.replace(
+        "# nThread 1 nGpus 1 minBytes", "# nThreads: 1 nGpus: 1 nRanks: 1 minBytes:"
+    )
+    (logs / "all_gather.txt").write_text(text)
+    platform, _ = imported(logs)
+    assert platform.require_cluster().links[0].bytes_per_s == pytest.approx(250e9, rel=0.05)
+
+
+def test_nvlink_joins_the_hosts_of_a_rack(logs):
+    hosts = {"gpus": 4, "gpu": "NVIDIA GB200", "rate": 600e9, "node_rate": 4 * 600e9}
+    (logs / "rack.log").write_text(nccl_log("all_gather", 18, **hosts))
+    platform, said = imported(logs)
+    inner, outer = platform.require_cluster().links
+    assert inner.bytes_per_s == pytest.approx(600e9, rel=0.05) and "hosts of 4" in said
+    assert outer == find_platform("gb200").require_cluster().links[1]
+    # Some of their GPUs may take part. The log does not say how many.
+    (logs / "racks.log").write_text(nccl_log("all_gather", 32, **(hosts | {"node_rate": 90e9})))
+    assert "racks.log" in refused(logs)
+    (logs / "rack.log").write_text(nccl_log("all_gather", 16, **hosts))
+    platform, _ = imported(logs, "--platform", "gb200:gpus=64")
+    assert platform.require_cluster().links[1].bytes_per_s == pytest.approx(90e9, rel=0.05)
 
 
 def test_a_launcher_may_write_before_and_between_the_lines(logs):

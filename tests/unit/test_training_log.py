@@ -1,6 +1,7 @@
 """What trainings logged becomes a table of runs, and with a power log a record."""
 
 import gzip
+import struct
 
 import pandas as pd
 import pytest
@@ -8,7 +9,6 @@ from log_fixtures import BUSY_W, MADE, ZERO_S, imported, info, iso, load, refuse
 
 SECONDS = range(300)
 MEGATRON_STARTS = "[before the start of training step] datetime: 2026-05-02 10:00:00 "
-TITAN_STARTS = "[rank1]:[titan] 2026-05-02 10:00:00,000 - root - INFO - Training starts at step {}"
 EVENTS = MADE / "tfevents-2.21.0"
 WANDB = MADE / "wandb-0.31.0.wandb"
 
@@ -36,10 +36,19 @@ def titan(at_s, step):
     )
 
 
+def titan_starts(at_s, step):
+    return titan(at_s, step).split("INFO")[0] + f"INFO - Training starts at step {step}"
+
+
+def titan_2024(at_s, step):
+    return titan(at_s, step).replace("[titan] ", "")
+
+
 def printed(folder, form):
     lines = [form(80 + step / 2, step) for step in range(10, 301, 10)]
     # Another rank says late where it started.
-    return written(folder, [TITAN_STARTS.format(1), lines[0], TITAN_STARTS.format(1), *lines[1:]])
+    starts = titan_starts(75, 1)
+    return written(folder, [starts, lines[0], starts, *lines[1:]])
 
 
 def written(folder, lines):
@@ -56,10 +65,11 @@ def table_of(log, out, *options):
     [
         (lambda folder: printed(folder, megatron), ()),
         (lambda folder: printed(folder, titan), ("--batch-size", 64)),
+        (lambda folder: printed(folder, titan_2024), ("--batch-size", 64)),
         (lambda _: EVENTS, ("--batch-size", 64)),
         (lambda _: WANDB, ("--batch-size", 64)),
     ],
-    ids=["megatron", "titan", "tensorboard", "wandb"],
+    ids=["megatron", "titan", "titan of 2024", "tensorboard", "wandb"],
 )
 def test_a_training_log_and_a_power_log_make_a_record(tmp_path, log_in, more):
     options = ("--timezone", "UTC", "--nodes", 1, "--name", "mine")
@@ -83,6 +93,31 @@ def test_the_steps_of_torchtune_are_not_its_calls_of_log(tmp_path):
     assert "steps 290" in table_of(tmp_path / "run-1.wandb", tmp_path / "runs.csv").output
 
 
+def events(folder, scalars):
+    """An event file: names, steps (below 128) and times of scalars."""
+    records = []
+    for name, step, at_s in scalars:
+        value = b"\x0a" + bytes([len(name)]) + name.encode() + b"\x15" + struct.pack("<f", 7.1)
+        summary = b"\x0a" + bytes([len(value)]) + value
+        event = b"\x09" + struct.pack("<d", ZERO_S + at_s) + bytes([0x10, step, 0x2A, len(summary)])
+        records.append(struct.pack("<QI", len(event + summary), 0) + event + summary + bytes(4))
+    (folder / "events.out.tfevents.1").write_bytes(b"".join(records))
+    return folder / "events.out.tfevents.1"
+
+
+def test_the_steps_of_a_training_are_not_those_of_its_evaluation(tmp_path):
+    training = [("train/loss", step, step) for step in (1, 50, 101)]
+    evaluation = [("eval/batch_loss", step, 60 + step / 10) for step in range(20)]
+    log = events(tmp_path, [*training, *evaluation])
+    assert "steps 100" in table_of(log, tmp_path / "runs.csv").output
+
+
+def test_deepspeed_logs_samples_in_place_of_steps(tmp_path):
+    log = events(tmp_path, [("Train/Samples/lr", 8 * step, step) for step in range(1, 12)])
+    said = table_of(log, tmp_path / "runs.csv").output
+    assert "samples 80" in said and "steps" not in said
+
+
 def test_a_batch_that_grows_is_not_written(tmp_path):
     lines = [megatron(0, 10), megatron(9, 20, 64), megatron(20, 30, 96)]
     assert table_of(written(tmp_path, lines), tmp_path / "runs.csv").exit_code == 0
@@ -96,7 +131,8 @@ def test_a_batch_that_grows_is_not_written(tmp_path):
         ([megatron(0, 10), megatron(9, 5)], "train.log, line 3: "),
         ([megatron(9, 10), megatron(0, 20)], "train.log, line 3: "),
         ([megatron(0, 10), MEGATRON_STARTS, megatron(900, 20)], "train.log, line 4: "),
-        ([titan(0, 1), TITAN_STARTS.format(2), titan(900, 2)], "train.log, line 4: "),
+        ([titan(0, 1), titan_starts(800, 2), titan(900, 2)], "train.log, line 4: "),
+        ([titan(0, 1), titan_starts(800, 1), titan(900, 1)], "train.log, line 4: "),
         ([megatron(0, 10).split("]")[1]], "train.log, line 2: "),
         ([titan(0, 1)], "train.log: "),
     ],

@@ -14,15 +14,14 @@ from joulecast.errors import JoulecastError
 from joulecast.runs.files.reading import read_text
 
 _WHAT = "log of nccl-tests"
-_TIMED = ("all_reduce", "all_gather", "reduce_scatter", "alltoall", "sendrecv")
-_OTHERS = ("broadcast", "reduce", "gather", "scatter", "hypercube")
-_NAME = re.compile(rf"(?<![a-z_])({'|'.join(_TIMED + _OTHERS)})_perf")
-_BEGIN = re.compile(r"# nThread +\d+ nGpus +\d+ minBytes")
+_NAMES = "all_reduce|all_gather|reduce_scatter|alltoall|sendrecv|broadcast|reduce|gather|scatter|hypercube"
+_NAME = re.compile(rf"(?<![a-z_])({_NAMES})_perf")
+_BEGIN = re.compile(r"# nThreads?:? +\d+ nGpus:? +\d+ (?:nRanks: +\d+ )?minBytes")
 _RANK = re.compile(
     r"# +Rank +(\d+) +(?:Group +(\d+) +)?Pid +\d+ on +(\S+) device +\d+ \[[^]]*] +(\S.*)"
 )
 _ROW = re.compile(
-    r"(\d+) +\d+ +\w+ +\w+ +(?:-?\d+ +)?(\d+\.?\d*) +\d+\.\d+ +\d+\.\d+ +(?:\d\S*|N/A)"
+    r"(\d+) +\d+ +[a-z]\w* +(?:[a-z]\w* +)?(?:-?\d+ +)?(\d+\.?\d*) +\d+\.\d+ +\d+\.\d+ +(?:\d\S*|N/A)"
 )
 
 
@@ -43,9 +42,10 @@ class CollectiveTest:
 
 
 def _collective(said: str | None, file: Path) -> str:
-    named = [name for name in _TIMED if name in file.name]
+    plain = {name.replace("_", ""): name for name in _NAMES.split("|")}
+    named = set(re.findall("|".join(plain), re.sub("[-_]", "", file.name.lower())))
     if said is None and len(named) == 1:
-        return named[0]
+        return plain[named.pop()]
     if said is None:
         raise JoulecastError(
             f"{file}: does not say which collective was timed; name the file after it, as all_reduce_perf.log"

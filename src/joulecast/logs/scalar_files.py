@@ -12,6 +12,7 @@ A record that is cut short at the end belongs to a training that was stopped, or
 """
 
 import json
+import re
 import struct
 from collections import defaultdict
 from collections.abc import Iterator
@@ -42,12 +43,15 @@ wrote), ``_KEY``, ``_NESTED_KEY`` and ``_VALUE`` of an item of the history."""
 _STEPS = ("train/global_step", "trainer/global_step", "global_step", "_step")
 """Scalars that count the steps. The first that was logged is taken. ``_step`` counts calls of ``log``, so
 Hugging Face's Trainer, Lightning and torchtune log a count of their own."""
+_EVALUATION = re.compile(r"\b(eval|evaluation|val|valid|validation|test)(?![a-z])", re.IGNORECASE)
+"""In the name of a scalar: an evaluation logged it."""
 _FIXED = {1: 8, 5: 4}
 """Bytes of a field of protobuf, by its wire type."""
 
 
-def read_scalars(file: Path) -> list[tuple[int, float]]:
-    """Step and time (s since 1970) of one scalar: the one that was logged most often.
+def read_scalars(file: Path) -> tuple[str, list[tuple[int, float]]]:
+    """One scalar: its name, and its steps with their times (s since 1970). It is the scalar that was logged
+    most often. Those of an evaluation do not count, because they may have their own steps.
 
     Raises:
         JoulecastError: the file is no event file and no run of W&B, or has no scalars.
@@ -70,7 +74,8 @@ def read_scalars(file: Path) -> list[tuple[int, float]]:
             f"{file}: has no scalars, as {writer} them (others, such as Keras, are not read); write start, "
             "stop and samples of the run into a table of runs by hand"
         )
-    return max(sorted(by_name.items()), key=lambda scalar: len(scalar[1]))[1]
+    trained = {name: of for name, of in by_name.items() if not _EVALUATION.search(name)}
+    return max(sorted((trained or by_name).items()), key=lambda scalar: len(scalar[1]))
 
 
 def _of_events(content: bytes) -> Iterator[Scalar]:

@@ -18,8 +18,12 @@ from joulecast.runs.files.reading import read_text
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _TIME = r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:[.,]\d{1,6})?)"
 _MEGATRON = re.compile(rf"(?:\[{_TIME}\] +)?iteration +(\d{{1,15}})/ *\d+ \|")
-_TITAN = re.compile(rf"\[titan\] {_TIME} - .*?\bstep: *(\d{{1,15}})\b.*\bloss:")
-_BEGINS = re.compile(r"\[before the start of training step\]|Training starts at step (\d{1,15})")
+_TITAN = re.compile(rf"{_TIME} - \S+ - INFO - (?:\w+ )?step: *(\d{{1,15}})\b.*\bloss:")
+_OVER_SAMPLES = "Train/Samples/"
+"""Begin of the names of the scalars of DeepSpeed's monitor. It logs samples in place of steps."""
+_BEGINS = re.compile(
+    rf"\[before the start of training step\]|{_TIME} - .*?Training starts at step \d"
+)
 _SAMPLES = re.compile(r"\| +consumed samples: +(\d{1,15}) \|")
 _BATCH = re.compile(r"\| +global batch size: +(\d{1,15}) \|")
 _LASTS = re.compile(r"\| +elapsed time per iteration \(ms\): +(\d{1,15}(?:\.\d{1,9})?) \|")
@@ -89,8 +93,12 @@ def read_steps(file: Path, clock: Clock) -> StepLog:
             the line.
     """
     if "tfevents" in file.name or file.suffix == ".wandb":
-        scalars = enumerate(read_scalars(file), start=1)
-        steps = [LoggedStep(f"{file}, scalar {n}", step, t_s) for n, (step, t_s) in scalars]
+        name, scalars = read_scalars(file)
+        counts_samples = name.startswith(_OVER_SAMPLES)
+        steps = [
+            LoggedStep(f"{file}, scalar {n}", step, t_s, samples=step if counts_samples else None)
+            for n, (step, t_s) in enumerate(scalars, start=1)
+        ]
         log = StepLog(_once_each(steps), "placed")
     else:
         log = _printed(file, clock)
@@ -103,7 +111,8 @@ def read_steps(file: Path, clock: Clock) -> StepLog:
     for before, after in pairwise(steps):
         if after.t_s < before.t_s:
             raise JoulecastError(
-                f"{after.where}: its time is earlier than in the line before; make a file of each training"
+                f"{after.where}: its time is earlier than in the line before; make a file of each training, "
+                "or give --timezone if the clock was put back"
             )
     return log
 
@@ -130,8 +139,8 @@ def _printed(file: Path, clock: Clock) -> StepLog:
         plain = _COLOUR.sub("", line)
         begins = _BEGINS.search(plain)
         if begins and steps:
-            # In torchtitan, each rank says where it starts, some of them late.
-            began_again |= begins[1] is None or int(begins[1]) > steps[0].step
+            # In torchtitan, each rank says when it starts. The line may come late, but not its time.
+            began_again |= begins[1] is None or begins[1] > texts[steps[-1].where]
         found = _MEGATRON.search(plain) or _TITAN.search(plain)
         if found is None:
             continue
@@ -157,9 +166,11 @@ def _printed(file: Path, clock: Clock) -> StepLog:
                 gpu_j=float(energy[1]) if energy else None,
             )
         )
-        texts[where] = found[1].replace(",", ".")
+        texts[where] = found[1]
     steps = _once_each(steps)
-    said = pd.Series({step.where: texts[step.where] for step in steps}, dtype=str)
+    said = pd.Series({step.where: texts[step.where] for step in steps}, dtype=str).str.replace(
+        ",", "."
+    )
     times = clock.place(clock.seconds(said, str(file)), str(file))
     placed = [replace(step, t_s=float(t_s)) for step, t_s in zip(steps, times.t_s, strict=True)]
     return StepLog(placed, times.form)

@@ -1,9 +1,9 @@
 """Fits the links of a cluster to collectives that ran alone on it.
 
 The fit adapts the simulator's model of a collective. First it finds, within a node, the rate of a GPU's link,
-the launch, and the latency of a step. Then it finds, between nodes, the rate of a node's links and the
-latency of a step. A value that the collectives do not show stays as it was. The fit uses no measured training
-step.
+the launch, the latency of a step, and whether the switches sum all-reduces (NVLink SHARP). Then it finds,
+between nodes, the rate of a node's links and the latency of a step. A value that the collectives do not show
+stays as it was. The fit uses no measured training step.
 """
 
 import math
@@ -22,7 +22,7 @@ from joulecast.errors import JoulecastError
 from joulecast.logs.nccl_tests import CollectiveTest
 from joulecast.quantities import counted, percent
 from joulecast.runs.files.writing import written_aside
-from joulecast.runs.platforms import Platform, find_platform, gpu_in, gpu_names
+from joulecast.runs.platforms import Cluster, Platform, find_platform, gpu_in, gpu_names
 from joulecast.simulate.collectives import Kind
 from joulecast.simulate.device_mesh import build_device_mesh
 from joulecast.simulate.flows import Transfers
@@ -63,9 +63,9 @@ def _changed(platform: Platform, **facts: Any) -> Platform:
 def _on_gpus(platform: Platform, gpus: int) -> Platform:
     """A platform with some of the GPUs of each node, and their share of the network cards."""
     cluster = platform.require_cluster()
-    inner, outer = cluster.links
+    outer = cluster.links[-1]
     rate = (outer.bytes_per_s or 0) * gpus / cluster.devices_per_node
-    within = (inner.model_copy(update={"joins": gpus}),) if gpus > 1 else ()
+    within = (cluster.links[0].model_copy(update={"joins": gpus}),) if gpus > 1 else ()
     links = (*within, outer.model_copy(update={"bytes_per_s": rate}))
     return _changed(platform, devices_per_node=gpus, links=links)
 
@@ -85,6 +85,8 @@ _LEAST_S = 1e-6
 """Start value for the fit of an unknown latency."""
 _TRIED = sorted(np.linspace(-5, 5, 41).tolist(), key=abs)
 """Logarithms of the factors that a fit starts from. The factors that change least come first."""
+_SHARES = np.linspace(0.5, 1, 51).tolist()
+"""Shares of a link's rate that an all-reduce may reach because the switches sum."""
 _ODD = 0.1
 """Points with a larger error than this count less than the square of their error, because some points are off
 tenfold."""
@@ -108,8 +110,12 @@ class ClusterLinks:
         cluster = self.platform.require_cluster()
         of_node = cluster.devices_per_node
         lines = [f"nodes of {of_node} {cluster.device.name}"]
-        groups = (self.within, self.between)
-        for link, tests, whose in zip(cluster.links, groups, ("GPU", "node"), strict=True):
+        if (cluster.devices_per_host or of_node) < of_node:
+            lines[0] += (
+                f", on hosts of {cluster.devices_per_host} (up to {of_node} count as one node)"
+            )
+        groups = ((self.within, "GPU"), (self.between, "node"))[-len(cluster.links) :]
+        for link, (tests, whose) in zip(cluster.links, groups, strict=True):
             rate = f"  {link.name}: {(link.bytes_per_s or 0) / 1e9:,.0f} GB/s of a {whose} and direction"
             lines.append(
                 f"{rate}, from {counted(len(tests), 'test')}" if tests else f"{rate}, not tested"
@@ -120,7 +126,14 @@ class ClusterLinks:
             lines.append(
                 f"  {collective} {where}: simulated {percent(100 * abs(ratio - 1))} {more} than measured"
             )
-        most = max(test.gpus for group in groups for test in group)
+        if cluster.links[0].switch_sums and {test.collective for test in self.within} == {
+            "all_reduce"
+        }:
+            lines.append(
+                "  all-reduces alone do not show whether the switches sum them, as is assumed; run "
+                "all_gather_perf within a node, too"
+            )
+        most = max(test.gpus for test in (*self.within, *self.between))
         if most < of_node:
             lines.append(
                 f"  tests took {most} of {of_node} GPUs of a node, and its links to others are taken to be "
@@ -155,7 +168,7 @@ def _fitted(
     platform: Platform, tests: Sequence[CollectiveTest], level: int, large: bool
 ) -> Platform:
     """Fit the rate of a link to large buffers, or its latency to small ones: multiply it by the factor with
-    the least error of the tests. Within a node, the launch is multiplied, too."""
+    the least error of the tests. If it is the first link, the launch is multiplied, too."""
     tests = _parts(tests, large)
     if not tests:
         return platform
@@ -181,6 +194,39 @@ def _fitted(
     return there(float(found.x[0]))
 
 
+def _with_sums(platform: Platform, all_reduces: Sequence[CollectiveTest]) -> Platform:
+    """Fit the share of the link's rate that all-reduces within a node reach because the switches sum. It is
+    ``None`` if a ring explains them as well."""
+    tests = _parts(all_reduces, large=True)
+    if not tests:
+        return platform
+    inner, *outer = platform.require_cluster().links
+
+    def there(share: float | None) -> Platform:
+        link = inner.model_copy(update={"switch_sums": share})
+        return _changed(platform, links=(link, *outer))
+
+    def off(share: float | None) -> float:
+        errors = np.log(_ratios(there(share), tests)) / _ODD
+        return float(np.log1p(errors**2).sum())
+
+    return there(min((None, *_SHARES), key=off))
+
+
+def _by_racks(test: CollectiveTest, cluster: Cluster) -> CollectiveTest:
+    """The test, with a rack as a node if NVLink joins the hosts of a rack. The log names only the hosts."""
+    ranks, of_rack = test.nodes * test.gpus, cluster.devices_per_node
+    if cluster.devices_per_host is None:
+        return test
+    if ranks > of_rack and ranks % of_rack:
+        raise JoulecastError(
+            f"{test.file}: {ranks} GPUs are no whole number of racks of {of_rack}; say how many GPUs of a "
+            "rack took part, as --platform gb200:gpus=64"
+        )
+    racks = max(1, ranks // of_rack)
+    return replace(test, nodes=racks, gpus=ranks // racks)
+
+
 def fit_links(platform: Platform, tests: Sequence[CollectiveTest]) -> ClusterLinks:
     """Fit the links of a platform to collectives that were timed on it.
 
@@ -192,14 +238,15 @@ def fit_links(platform: Platform, tests: Sequence[CollectiveTest]) -> ClusterLin
             no test sends over one of the links.
     """
     cluster = platform.require_cluster()
-    if len(cluster.links) != 2 or None in [link.bytes_per_s for link in cluster.links]:
+    levels = 2 if cluster.devices_per_node > 1 else 1
+    if len(cluster.links) != levels or None in [link.bytes_per_s for link in cluster.links]:
         raise JoulecastError(
             f"platform {platform.name}: one link within a node and one between nodes are needed, with rates; "
             "give a GPU by name, as --platform h100-sxm"
         )
     found = [
         test
-        for test in tests
+        for test in (_by_racks(test, cluster) for test in tests)
         if test.collective in _KINDS
         and test.nodes * test.gpus > 1
         and max(test.points)[0] >= _LARGE_BYTES
@@ -220,9 +267,15 @@ def fit_links(platform: Platform, tests: Sequence[CollectiveTest]) -> ClusterLin
     between = [test for test in found if test.nodes > 1]
     widest = max((test.gpus for test in between), default=0)
     between = [test for test in between if test.gpus == widest]
-    for level, group in enumerate((within, between)):
-        for large in (False, True):
-            platform = _fitted(platform, group, level, large)
+    others = [test for test in within if test.collective != "all_reduce"]
+    platform = _fitted(platform, within, 0, large=False)
+    if others and cluster.links[0].switch_sums is not None:
+        platform = _fitted(platform, others, 0, large=True)
+        platform = _with_sums(platform, [test for test in within if test not in others])
+    else:
+        platform = _fitted(platform, within, 0, large=True)
+    for large in (False, True):
+        platform = _fitted(platform, between, levels - 1, large)
     ratios: dict[tuple[str, bool], list[float]] = {}
     for test in _parts(within + between, large=True):
         of_kind = ratios.setdefault((test.collective, test.nodes > 1), [])
@@ -259,7 +312,7 @@ def write_platform(found: ClusterLinks, path: Path) -> None:
     tests = {"within a node": found.within, "between nodes": found.between}
     counts = " and ".join(f"{len(of)} {where}" for where, of in tests.items() if of)
     links = f"fitted to collectives of nccl-tests, {counts}"
-    if not all(tests.values()):
+    if sum(map(bool, tests.values())) < len(cluster.links):
         links += f"; the others: {cluster.sources.get('links', 'not known')}"
     described = cluster.model_copy(update={"sources": {**cluster.sources, "links": links}})
     content = {
