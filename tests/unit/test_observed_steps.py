@@ -640,6 +640,27 @@ def test_an_optimizer_inside_of_another_one_is_a_part_of_it(updates):
     assert process.facts.__pydantic_extra__ == {"parameters_0": 3}
 
 
+def test_nothing_is_timed_while_a_cuda_graph_is_recorded(updates, tmp_path, monkeypatch):
+    """The first updates, before it, count. Those of the replays are not seen, so the run has no steps."""
+    import torch
+
+    before, after, ended = updates
+    optimizer = optimizer_of(3)
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    for is_recorded in (False, True, False):
+        monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda now=is_recorded: now)
+        before(optimizer)
+        after(optimizer)
+    process = ended()
+    assert (process.updates, process.facts.replayed) == (2, True)
+    killed_measurement(tmp_path / "run")
+    for noted in tmp_path.glob("run/out/.job-*/marks-0/*.json"):
+        noted.write_text(json.dumps(json.loads(noted.read_text()) | {"replayed": True}))
+    assemble_killed(tmp_path / "run/out")
+    info = read_info(tmp_path / "run/out/mine-n1-run1")
+    assert info.outcome.steps == 0 and any("CUDA graph" in why for why in info.left_out)
+
+
 def test_an_update_of_one_group_of_tensors_after_the_other_is_one_step(updates):
     """As in ZeRO of DeepSpeed, which gives its optimizer one group at a time."""
     before, after, ended = updates

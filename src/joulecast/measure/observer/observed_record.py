@@ -220,6 +220,10 @@ _NO_UPDATES = (
     "no steps: no optimizer of torch made an update, or the command kept the observer out (it replaced "
     "PYTHONPATH, or ran `python -I` or `python -E`)"
 )
+_REPLAYED = (
+    "no steps: a CUDA graph makes the updates, and its replays are not seen; measure the training without "
+    "graphs"
+)
 _BATCHES_VARY = 0.02
 """If the mean batch size differs from the most frequent batch size by at least this share, the mean counts as
 the batch size of the run. A smaller difference comes from the short batch at the end of an epoch. Then the
@@ -387,7 +391,7 @@ def observed_record(
     left_out = list(faults)
     if not ranks and not faults:
         left_out.append(_EARLY_END if until_s < math.inf else _NO_UPDATES)
-    elif why := _uneven(hosts, ranks):
+    elif why := _REPLAYED if any(rank.facts.replayed for rank in ranks) else _uneven(hosts, ranks):
         left_out.append(why)
         ranks = []
     spec = asked

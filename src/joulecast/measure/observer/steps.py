@@ -122,6 +122,8 @@ class Facts(BaseModel):
     """Number of parameters that DeepSpeed trains on all ranks."""
     first_batch: _Parameters | None = None
     """A number that differs for first batches with other contents."""
+    replayed: bool = False
+    """Whether an update is in a CUDA graph. The observer does not see when the graph is replayed."""
     exchange_by: str | None = None
     not_profiled: str | None = None
     not_captured: str | None = None

@@ -27,7 +27,7 @@ from .marks import (
     clock_of,
 )
 from .network import Network
-from .wrapping import Hook, wrap
+from .wrapping import Hook, is_recorded, wrap
 
 _FUNCTIONAL = (
     *("sgd", "adam", "adamw", "adagrad", "adadelta", "adamax", "nadam", "radam", "rmsprop"),
@@ -197,6 +197,9 @@ class Watch:
         module.register_optimizer_step_post_hook(self._after_update)
 
     def _before_update(self, optimizer: Any, *_: Any) -> None:
+        if is_recorded():
+            self.marks.note(replayed=True)
+            return
         if self._updating in (None, optimizer):
             self._updating, self._begun = optimizer, self._clock.now()
 

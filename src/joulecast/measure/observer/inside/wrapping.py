@@ -76,14 +76,22 @@ def after_import(name: str, hook: Hook) -> None:
     _FINDER.hooks[name] = hook
 
 
+def is_recorded() -> bool:
+    """Whether the GPU's stream now records a CUDA graph. Then nothing runs yet, and to ask an event whether
+    the device has passed it would end the training."""
+    cuda = sys.modules["torch"].cuda
+    return bool(cuda.is_initialized() and cuda.is_current_stream_capturing())
+
+
 def wrap(owner: Any, name: str, around: Callable[..., Any]) -> None:
     """Replace a function of torch, or of a library that uses torch. ``around`` is called in its place, with
-    the function and its arguments. A compiler that traces the program gets the function itself."""
+    the function and its arguments. A compiler that traces the program gets the function itself, and so does a
+    CUDA graph."""
     own, torch = getattr(owner, name), sys.modules["torch"]
 
     @wraps(own)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
-        if torch.compiler.is_dynamo_compiling():
+        if torch.compiler.is_dynamo_compiling() or is_recorded():
             return own(*args, **kwargs)
         return around(own, *args, **kwargs)
 
