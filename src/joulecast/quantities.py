@@ -46,7 +46,8 @@ def steady(value: float, beside: float = 0.0) -> float:
     equal. Then the next part of the key decides.
 
     Args:
-        beside: if ``value`` is a difference, the size of the two numbers.
+        beside: if ``value`` is a difference of two numbers, one of these. Differences are rounded relative to
+            its size.
     """
     size = max(abs(value), abs(beside))
     if not size or not math.isfinite(size):

@@ -163,7 +163,7 @@ def checked_number(
 
 
 def checked_name(where: str, what: str, value: Any) -> str:
-    """A name that fits into a line.
+    """The value as a name, which is printable and not too long.
 
     Raises:
         JoulecastError: the value is no such name. The error names ``where`` and ``what``.

@@ -55,8 +55,8 @@ class Table:
     """A table of the page.
 
     ``rows`` are texts. ``numeric`` columns are aligned to the right. ``file`` is the table in the results
-    from which the numbers come, without suffix. ``amounts`` may have the amounts of each row: of its columns
-    ``time``, ``energy``, ``cost`` and ``CO2e``.
+    from which the numbers come, without suffix. ``amounts`` may have, for each row, the numbers behind its
+    texts in the columns ``time``, ``energy``, ``cost`` and ``CO2e``.
     """
 
     caption: str

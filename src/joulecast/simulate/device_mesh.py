@@ -115,7 +115,7 @@ class DeviceMesh:
 
     @property
     def grid(self) -> Ints:
-        """Devices by their places, axes in the mesh's order."""
+        """The numbers of the devices, in an array with an axis for each axis of the mesh."""
         return np.arange(len(self.pace), dtype=np.int64).reshape(tuple(self.mesh.values()))
 
     def places_of(self, number: int) -> dict[str, int]:

@@ -154,7 +154,7 @@ class _Tuning(Request):
     seeds: int | None = Field(
         default=None,
         ge=1,
-        description="Replays, by default 20.",
+        description="Number of replays, each with another random seed. By default 20.",
     )
     target: float | None = Field(
         default=None,

@@ -14,7 +14,7 @@ from joulecast.runs.files.shipped import recorded_folder
 import_app = typer.Typer(
     cls=Commands,
     no_args_is_help=True,
-    help="Make run records or a platform file from what other tools measured.",
+    help="Make run records, a table of runs or a platform file from what other tools measured.",
 )
 
 Text = str | None

@@ -149,7 +149,7 @@ class Device(FrozenContent):
         None,
         ge=1,
         le=_MANY,
-        description="Number of multiprocessors. With it and `architecture`, ops are priced as "
+        description="Number of multiprocessors. With it and `architecture`, the times of ops are those of "
         "kernels.",
     )
     power_limit_w: float | None = Field(

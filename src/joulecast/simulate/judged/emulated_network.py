@@ -75,7 +75,7 @@ class Straggler(Frozen):
 
 
 class EmulatedStep(StepConfiguration):
-    """A step of training on ``ranks`` ranks. The text of the module has its rules."""
+    """A step of training on ``ranks`` ranks. The docstring of the module says how the step works."""
 
     name: str = Field(pattern=r"^[a-z0-9-]+$")
     ranks: int = Field(ge=1)
