@@ -523,7 +523,7 @@ def _items(rows, streams):
     """Five items of some rows each. A stream does not know how many items follow."""
     import torch
 
-    item = torch.zeros(rows, 2)
+    item = torch.arange(2.0 * rows).reshape(rows, 2)
     if not streams:
         return [item] * 5
 
@@ -571,6 +571,40 @@ def test_items_of_a_loader_are_its_samples(tmp_path, monkeypatch, rows, streams,
     (process,) = read_processes(tmp_path)
     assert list(process.marks["amount"]) == expected
     assert process.facts.first_batch is not None
+
+
+def test_the_same_labels_are_not_the_same_batch(tmp_path, monkeypatch):
+    """Of constants, such as made-up data, nothing is known."""
+    import torch
+    from torch.utils.data import dataloader
+
+    from joulecast.measure.observer.inside.hooks import Watch
+
+    kind = dataloader._BaseDataLoaderIter
+    found = []
+    for n, ids in enumerate(([1, 2], [3, 4], [1, 2], None)):
+        for name in ("__next__", "_next_index"):
+            monkeypatch.setattr(kind, name, getattr(kind, name))
+        kept = Marks()
+        (tmp_path / str(n)).mkdir()
+        kept.open(str(tmp_path / str(n)))
+        Watch(kept).by_module()[dataloader.__name__](dataloader)
+        more = {"ids": torch.tensor(ids)} if ids else {}
+        items = [{"label": torch.ones(3), **more}] * 2
+        next(iter(dataloader.DataLoader(items, batch_size=2)))
+        kept.close()
+        monkeypatch.undo()
+        found.append(read_processes(tmp_path / str(n))[0].facts.first_batch)
+    assert found[0] == found[2] not in (None, found[1]) and found[3] is None
+
+
+@pytest.mark.parametrize("passes", [20, 40])
+def test_backward_passes_beyond_the_batches_are_no_fault(passes):
+    """As those that warm up kernels, or a penalty on gradients."""
+    rows = plain_steps(8).marks
+    (one,) = rows[rows["kind"] == marks.BACKWARD][:1]
+    many = np.sort(np.append(rows, np.repeat(one, passes)), order="start")
+    assert set(Steps.of(many).samples(0, 7)) == {8.0}
 
 
 def test_updates_of_an_optimizer_of_fastai_are_steps(tmp_path):
@@ -690,43 +724,50 @@ def test_a_new_optimizer_takes_the_place_of_one_that_no_longer_exists(updates):
     assert process.facts.__pydantic_extra__ == {"parameters_0": 5, "parameters_1": 7}
 
 
-@pytest.mark.parametrize(
-    ("module", "kind"),
-    [
-        ("torch.distributed.fsdp.api", "MixedPrecision"),
-        ("torch.distributed.fsdp._fully_shard._fsdp_api", "MixedPrecisionPolicy"),
-        ("deepspeed.runtime.engine", "DeepSpeedEngine"),
-    ],
-)
-def test_a_network_computes_with_weights_that_are_not_the_updated_ones(tmp_path, module, kind):
-    """The hooks see a class that inherits from torch's. So torch's own class stays as it is."""
+@pytest.mark.parametrize("by", ["fsdp", "fully_shard", "deepspeed"])
+def test_a_network_computes_with_weights_that_are_not_the_updated_ones(tmp_path, by):
+    """A policy counts if it is used. A second, smaller network does not count."""
     import torch
 
     from joulecast.measure.observer.inside.hooks import Watch
 
-    network = torch.nn.Linear(6, 5, dtype=torch.bfloat16)
+    used = SimpleNamespace(param_dtype=torch.bfloat16)
+    kept = Marks()
+    kept.open(str(tmp_path))
+    watched = Watch(kept).by_module()
+
+    class Replica:
+        def __init__(self, policy):
+            self.mixed_precision, self.process_group = policy, SimpleNamespace(size=lambda: 2)
+            self.sharding_strategy = "FULL_SHARD"
 
     class Engine:
         def __init__(self, module):
             self.module = module
 
-    is_engine = kind == "DeepSpeedEngine"
-    parent = Engine if is_engine else getattr(import_module(module), kind)
-    own = type(kind, (parent,), {})
-    kept = Marks()
-    kept.open(str(tmp_path))
-    Watch(kept).by_module()[module](SimpleNamespace(**{kind: own}))
-    if is_engine:
-        own(network)
-        own(torch.nn.Linear(9, 9).requires_grad_(False))  # a reference model
+    if by == "fsdp":
+        sharding = SimpleNamespace(NO_SHARD="NO_SHARD")
+        api = SimpleNamespace(FullyShardedDataParallel=Replica, ShardingStrategy=sharding)
+        watched["torch.distributed.fsdp.fully_sharded_data_parallel"](api)
+        Replica(used)
+        Replica(SimpleNamespace(param_dtype=None))
+    elif by == "fully_shard":
+        api = SimpleNamespace(fully_shard=lambda network, **_: network)
+        watched["torch.distributed.fsdp._fully_shard._fully_shard"](api)
+        api.fully_shard(torch.nn.Linear(2, 2), mp_policy=used)
+        api.fully_shard(torch.nn.Linear(2, 2))
     else:
-        own(param_dtype=torch.bfloat16)
+        watched["deepspeed.runtime.engine"](SimpleNamespace(DeepSpeedEngine=Engine))
+        Engine(torch.nn.Linear(6, 5, dtype=torch.bfloat16))
+        Engine(torch.nn.Linear(2, 2))
+        Engine(torch.nn.Linear(9, 9).requires_grad_(False))  # a reference model
     kept.note(parameters_0=7_000_000_000, captured_parameters=7_000_000_000, precision="float32")
     kept.add(marks.UPDATE, 1.0, 2.0)
     kept.close()
     (process,) = read_processes(tmp_path)
     assert process.facts.copies_of == "bfloat16"
-    assert process.facts.whole == (35 if is_engine else None)
+    assert process.facts.whole == (35 if by == "deepspeed" else None)
+    assert process.facts.parts == (2 if by == "fsdp" else 1)
 
 
 @pytest.mark.parametrize(
@@ -746,6 +787,7 @@ def test_parameters_of_all_ranks(tmp_path, strategy, group, sizes, whole):
         def __init__(self):
             self.sharding_strategy = strategy
             self.process_group = SimpleNamespace(size=lambda: group)
+            self.mixed_precision = SimpleNamespace(param_dtype=None)
 
     api = SimpleNamespace(
         FullyShardedDataParallel=Replica, ShardingStrategy=SimpleNamespace(NO_SHARD="NO_SHARD")

@@ -33,6 +33,7 @@ class Kind:
         return cast("Callable[[Path, LogOptions], Log]", module.read)
 
 
+_OF_TABLES = ("columns", "delimiter", "decimal", "time_unit", "time_format")
 _TABLES = ("*.csv", "*.csv.gz", "*.txt", "*.tsv", "*.log")
 
 KINDS: dict[str, Kind] = {
@@ -41,16 +42,13 @@ KINDS: dict[str, Kind] = {
         "Import any CSV table of readings, such as those of a wattmeter or PDU. --map says which "
         "column is what.",
         _TABLES,
-        (
-            *("records", "node", "unit", "covers", "mapped", "columns", "delimiter", "decimal"),
-            *("time_unit", "time_format"),
-        ),
+        ("records", "node", "unit", "covers", "mapped", *_OF_TABLES),
     ),
     "nvidia-smi": Kind(
         "nvidia_smi",
         "Import the CSV file that `nvidia-smi --query-gpu=... --format=csv` printed, or the table of `dmon`.",
         _TABLES,
-        ("records", "node", "unit", "columns"),
+        ("records", "node", "unit", *_OF_TABLES),
     ),
     "perun": Kind(
         "perun", "Import an HDF5 or CSV file of perun.", ("*.hdf5", "*.h5", "*.csv"), ("records",)
@@ -59,25 +57,25 @@ KINDS: dict[str, Kind] = {
         "codecarbon",
         "Import CodeCarbon's emissions.csv.",
         ("*.csv", "*.csv.bak"),
-        ("records", "node"),
+        ("records", "node", *_OF_TABLES[1:]),
     ),
     "zeus": Kind(
         "zeus",
         "Import logs of Zeus: its windows, or its readings of power.",
         _TABLES,
-        ("records", "node", "columns"),
+        ("records", "node", *_OF_TABLES),
     ),
     "jpwr": Kind(
         "jpwr",
         "Import power files of jpwr (CARAML).",
         ("power*.csv", "power*.h5"),
-        ("records", "node"),
+        ("records", "node", "unit", *_OF_TABLES),
     ),
     "slurm": Kind(
         "slurm",
         "Import jobs and their energy, as sacct prints them.",
         ("*.txt", "*.json", "*.csv"),
-        ("columns",),
+        _OF_TABLES,
     ),
     "megatron": Kind(
         "megatron",

@@ -14,8 +14,9 @@ from joulecast.errors import JoulecastError
 from joulecast.runs.files.reading import read_text
 
 _WHAT = "log of nccl-tests"
-_NAMES = "all_reduce|all_gather|reduce_scatter|alltoall|sendrecv|broadcast|reduce|gather|scatter|hypercube"
-_NAME = re.compile(rf"(?<![a-z_])({_NAMES})_perf")
+_TIMED = "all_reduce|all_gather|reduce_scatter|alltoall|sendrecv"
+_OTHERS = "broadcast|reduce|gather|scatter|hypercube"
+_NAME = re.compile(rf"(?<![a-z_])({_TIMED}|{_OTHERS})_perf")
 _BEGIN = re.compile(r"# nThreads?:? +\d+ nGpus:? +\d+ (?:nRanks: +\d+ )?minBytes")
 _RANK = re.compile(
     r"# +Rank +(\d+) +(?:Group +(\d+) +)?Pid +\d+ on +(\S+) device +\d+ \[[^]]*] +(\S.*)"
@@ -42,10 +43,13 @@ class CollectiveTest:
 
 
 def _collective(said: str | None, file: Path) -> str:
-    plain = {name.replace("_", ""): name for name in _NAMES.split("|")}
-    named = set(re.findall("|".join(plain), re.sub("[-_]", "", file.name.lower())))
+    plain = {name.replace("_", ""): name for name in _TIMED.split("|")}
+    named = {
+        plain[found] for found in re.findall("|".join(plain), re.sub("[-_]", "", file.name.lower()))
+    }
+    named = named or set(re.findall(rf"(?<![a-z])({_OTHERS})(?![a-z])", file.name.lower()))
     if said is None and len(named) == 1:
-        return plain[named.pop()]
+        return str(named.pop())
     if said is None:
         raise JoulecastError(
             f"{file}: does not say which collective was timed; name the file after it, as all_reduce_perf.log"

@@ -216,7 +216,7 @@ def _with_sums(platform: Platform, all_reduces: Sequence[CollectiveTest]) -> Pla
 def _by_racks(test: CollectiveTest, cluster: Cluster) -> CollectiveTest:
     """The test, with a rack as a node if NVLink joins the hosts of a rack. The log names only the hosts."""
     ranks, of_rack = test.nodes * test.gpus, cluster.devices_per_node
-    if cluster.devices_per_host is None:
+    if (cluster.devices_per_host or of_rack) >= of_rack:
         return test
     if ranks > of_rack and ranks % of_rack:
         raise JoulecastError(

@@ -242,9 +242,9 @@ def batch_of_all(
         remarks: gets a remark if the loaders gave another number, or if the number varies.
     """
     # One rank may load for all, and give each of the others its part.
-    sizes = [size for rank in ranks if len(size := rank.steps.samples(*window))]
+    sizes = [rank.steps.samples(*window) for rank in ranks if rank.steps.loads]
     seen = None
-    if sizes:
+    if sizes and all(map(len, sizes)):
         commonest = sum(float(most_frequent(pd.Series(size))) for size in sizes)
         mean = sum(float(size.mean()) for size in sizes)
         seen = commonest if abs(mean / commonest - 1) < _BATCHES_VARY else mean
@@ -302,7 +302,7 @@ def _observed_step(ranks: Sequence[Rank]) -> ObservedStep:
     return ObservedStep(
         optimizer=facts.optimizer,
         precision=facts.autocast or facts.copies_of or ("tf32" if facts.tf32 else facts.precision),
-        weights=None if facts.copies_of else facts.precision,
+        weights=facts.precision if facts.copies_of in (None, facts.precision) else None,
         wrapper=facts.wrapper,
         micro_batches=max(1, ranks[0].steps.micro_batches),
         recomputes=facts.recomputes,

@@ -243,6 +243,12 @@ class Steps:
         return round(self._per_step(marks.FETCH))
 
     @property
+    def loads(self) -> bool:
+        """Whether the process fetched batches with samples."""
+        kinds = np.isin(self.marks["kind"], (marks.FETCH, marks.PREFETCH))
+        return bool((kinds & (self.marks["amount"] > 0)).any())
+
+    @property
     def micro_batches(self) -> int:
         """Median number of backward passes in a step."""
         return round(self._per_step(marks.BACKWARD))
@@ -282,9 +288,8 @@ class Steps:
                 summed = np.concatenate([[0.0], np.cumsum(fetched["amount"], dtype=float)])
                 whole = (since >= np.maximum(0, before - ahead)) & (has > 0)
                 if 2 * whole.sum() > len(whole):
-                    of_steps = np.where(whole, summed[until] - summed[since], np.nan)[
-                        first : last + 1
-                    ]
+                    held = summed[until] - summed[np.maximum(since, 0)]
+                    of_steps = np.where(whole, held, np.nan)[first : last + 1]
                     return np.asarray(of_steps[~np.isnan(of_steps)])
                 # Another thread fetched the batches long before the steps.
                 return np.asarray(fetched["amount"], dtype=float) * each

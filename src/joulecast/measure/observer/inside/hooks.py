@@ -8,8 +8,9 @@ from __future__ import annotations
 import sys
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from itertools import islice
 from typing import Any
 from weakref import WeakKeyDictionary
 from zlib import crc32
@@ -36,13 +37,15 @@ _FUNCTIONAL = (
 """Optimizers that torch also has as functions, in modules of the same name."""
 
 
-def _first_tensor(batch: Any, depth: int = 0) -> Any:
-    """The first tensor in a batch that has a length; ``None`` if there is none."""
+def _tensors(batch: Any, depth: int = 0) -> Iterator[Any]:
+    """The tensors in a batch that have a length."""
     shape = getattr(batch, "shape", None)
     if shape is not None:
-        return batch if len(shape) else None
+        if len(shape):
+            yield batch
+        return
     if depth > 4:
-        return None
+        return
     if isinstance(batch, Mapping) or hasattr(batch, "items"):
         parts: Any = list(batch.values())
     elif isinstance(batch, (list, tuple)):
@@ -50,28 +53,29 @@ def _first_tensor(batch: Any, depth: int = 0) -> Any:
     else:
         parts = list(vars(batch).values()) if hasattr(batch, "__dict__") else []
     for part in parts:
-        found = _first_tensor(part, depth + 1)
-        if found is not None:
-            return found
-    return None
+        yield from _tensors(part, depth + 1)
 
 
 def samples_of(batch: Any) -> int | None:
     """Number of samples in a batch: the length of the first tensor in it; ``None`` if there is no tensor."""
     # The batch may be of a class of the program, with attributes of any kind.
     with suppress(Exception):
-        return int(_first_tensor(batch).shape[0])
+        return int(next(_tensors(batch)).shape[0])
     return None
 
 
 def _content_of(batch: Any) -> int | None:
-    """A number that differs for batches with other contents; ``None`` for a batch on a device, which is not
-    waited for."""
-    first = _first_tensor(batch)
-    if first is None or getattr(first, "is_cuda", False):
-        return None
-    numbers = first.reshape(-1)
-    return crc32(repr(numbers[:: 1 + len(numbers) // 1000].tolist()).encode())
+    """A number that differs for batches with other contents. ``None`` for a batch of constants, and for one
+    on a device, which is not waited for."""
+    content, varies = 0, False
+    for tensor in islice(_tensors(batch), 16):
+        if getattr(getattr(tensor, "device", "cpu"), "type", "cpu") != "cpu":
+            return None
+        numbers = tensor.reshape(-1)
+        shown = numbers[:: 1 + len(numbers) // 1000].tolist()
+        varies = varies or any(number != shown[0] for number in shown)
+        content = crc32(repr(shown).encode(), content)
+    return content if varies else None
 
 
 def _trained_by(optimizer: Any) -> list[Any]:
@@ -132,6 +136,9 @@ class Watch:
         self._largest: Counter[int] = Counter()
         """Number of parameters by the number of the optimizer: the largest, if several had this number."""
         self._updates = 0
+        self._whole, self._parts = 0, 1
+        """Number of parameters of the largest network of DeepSpeed, and the largest number of parts into
+        which FSDP 1 divides a network."""
         self._has_loaded = False
         self._device = "cpu"
         self._replicas = Replicas(marks)
@@ -154,11 +161,8 @@ class Watch:
             "torch.nn.parallel.distributed": self._replicas.watch,
             "torch.distributed.distributed_c10d": self._collectives.watch,
             "torch.amp.autocast_mode": self._watch_autocast,
-            "torch.distributed.fsdp.api": self._watch_policy("MixedPrecision"),
             "torch.distributed.fsdp.fully_sharded_data_parallel": self._watch_fsdp,
-            "torch.distributed.fsdp._fully_shard._fsdp_api": self._watch_policy(
-                "MixedPrecisionPolicy"
-            ),
+            "torch.distributed.fsdp._fully_shard._fully_shard": self._watch_fully_shard,
             "deepspeed.runtime.engine": self._watch_deepspeed,
             "torch.utils.checkpoint": self._watch_checkpoints,
             **{f"torch.optim.{name}": self._watch_functional(name) for name in _FUNCTIONAL},
@@ -211,7 +215,9 @@ class Watch:
         if self._network is not None:
             # The capture takes seconds. They belong to the first step, which is a warm-up.
             self._network.capture(_trained_by(optimizer), self.marks.path("graph"))
-        tensors = [tensor for group in optimizer.param_groups for tensor in group["params"][:1]]
+        tensors = [
+            tensor for group in optimizer.param_groups for tensor in list(group["params"])[:1]
+        ]
         self._updated(self._optimizers[optimizer], tensors)
 
     def _add_optimizer(self, optimizer: Any) -> None:
@@ -237,7 +243,8 @@ class Watch:
             tensors = list(args[0] if args else kwargs.get("params", ()))
             if self._has_gradients and self._updates == 0:
                 self._note(_facts_of(name, tensors))
-            self._updated(0, tensors)
+            # Without backward passes, such as in evolution strategies, each call is a step.
+            self._updated(0, tensors if self._passes else ())
             return result
 
         return lambda module: wrap(module, name, timed_update)
@@ -343,15 +350,18 @@ class Watch:
 
         wrap(module.autocast, "__enter__", noted_enter)
 
-    def _watch_policy(self, kind: str) -> Hook:
-        """Watch how a program tells FSDP to compute with weights of another type than the updated ones."""
+    def _note_policy(self, policy: Any) -> None:
+        """Note that FSDP computes with weights of another type than the updated ones."""
+        dtype = getattr(policy, "param_dtype", None)
+        if dtype is not None:
+            self.marks.note(copies_of=str(dtype).removeprefix("torch."))
 
-        def noted_init(own: Any, policy: Any, *args: Any, **kwargs: Any) -> None:
-            own(policy, *args, **kwargs)
-            if policy.param_dtype is not None:
-                self.marks.note(copies_of=str(policy.param_dtype).removeprefix("torch."))
+    def _watch_fully_shard(self, module: Any) -> None:
+        def noted(own: Any, network: Any, *args: Any, **kwargs: Any) -> Any:
+            self._note_policy(kwargs.get("mp_policy"))
+            return own(network, *args, **kwargs)
 
-        return lambda module: wrap(getattr(module, kind), "__init__", noted_init)
+        wrap(module, "fully_shard", noted)
 
     def _watch_fsdp(self, module: Any) -> None:
         """Watch FSDP 1. There, the size of a tensor is that of the rank's part. Under FSDP 2 and all others,
@@ -359,8 +369,10 @@ class Watch:
 
         def noted_init(own: Any, replica: Any, *args: Any, **kwargs: Any) -> None:
             own(replica, *args, **kwargs)
-            is_whole = replica.sharding_strategy is module.ShardingStrategy.NO_SHARD
-            self.marks.note(parts=1 if is_whole else replica.process_group.size())
+            self._note_policy(replica.mixed_precision)
+            if replica.sharding_strategy is not module.ShardingStrategy.NO_SHARD:
+                self._parts = max(self._parts, replica.process_group.size())
+                self.marks.note(parts=self._parts)
 
         wrap(module.FullyShardedDataParallel, "__init__", noted_init)
 
@@ -370,12 +382,13 @@ class Watch:
         def noted_init(own: Any, engine: Any, *args: Any, **kwargs: Any) -> None:
             own(engine, *args, **kwargs)
             weights = [weight for weight in engine.module.parameters() if weight.requires_grad]
-            if not weights:
-                return  # a reference model
-            self.marks.note(
-                copies_of=str(weights[0].dtype).removeprefix("torch."),
-                whole=sum(getattr(weight, "ds_numel", weight.numel()) for weight in weights),
-            )
+            whole = sum(getattr(weight, "ds_numel", weight.numel()) for weight in weights)
+            # Of several networks, such as actor and critic, the largest counts. A reference model has no
+            # weights that are trained.
+            if whole > self._whole:
+                self._whole = whole
+                copies_of = str(weights[0].dtype).removeprefix("torch.")
+                self.marks.note(copies_of=copies_of, whole=whole)
 
         wrap(module.DeepSpeedEngine, "__init__", noted_init)
 
