@@ -147,7 +147,7 @@ def test_containers_of_one_machine_have_one_meter(two_hosts, tmp_path):
     """Two names, but one boot id: what both read is one device, and counts once."""
     with rapl(tmp_path / "node00", tmp_path / "node01"):
         measure_run(
-            sleeping(0.3), tmp_path / "two", tmp_path / "log", launcher=two_hosts, timeout_s=100
+            sleeping(1.0), tmp_path / "two", tmp_path / "log", launcher=two_hosts, timeout_s=100
         )
     record = read_record(tmp_path / "two")
     assert [(m.node, m.meter, m.shared_with) for m in record.info.meters] == [
