@@ -38,7 +38,7 @@ def is_number(value: Any) -> bool:
     return isinstance(value, Real) and math.isfinite(value)
 
 
-def steady(value: float, beside: float = 0.0) -> float:
+def steady(value: float, relative_to: float = 0.0) -> float:
     """A number with nine significant digits. Use it as a key where rounding must not decide an order or a
     choice.
 
@@ -46,10 +46,10 @@ def steady(value: float, beside: float = 0.0) -> float:
     equal. Then the next part of the key decides.
 
     Args:
-        beside: if ``value`` is a difference of two numbers, one of these. Differences are rounded relative to
-            its size.
+        relative_to: if ``value`` is a difference of two numbers, one of these. The difference is rounded
+            relative to its size.
     """
-    size = max(abs(value), abs(beside))
+    size = max(abs(value), abs(relative_to))
     if not size or not math.isfinite(size):
         return value
     return round(float(value), 8 - math.floor(math.log10(size)))

@@ -80,5 +80,5 @@ def test_a_key_does_not_see_the_last_bits(nine_digits, size, bits):
 
 def test_a_key_tells_apart_what_differs():
     assert steady(1.00000001) > steady(1.0) == 1.0 == steady(0.1 + 0.2 + 0.7)
-    assert steady(0.1 + 0.2 - 0.3) != 0 == steady(0.1 + 0.2 - 0.3, beside=0.3)
+    assert steady(0.1 + 0.2 - 0.3) != 0 == steady(0.1 + 0.2 - 0.3, relative_to=0.3)
     assert steady(0.0) == 0 and steady(math.inf) == math.inf and math.isnan(steady(math.nan))

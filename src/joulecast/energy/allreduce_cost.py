@@ -60,7 +60,7 @@ def choose_form(points: pd.DataFrame) -> str:
         system = np.column_stack(terms(ranks, size)) * weight[:, None]
         # Relative times are fitted, so all targets are 1. If a form fits exactly, its residual is only
         # rounding, and counts as 0.
-        residual[name] = steady(float(nnls(system, np.ones(len(points)))[1]), beside=1.0)
+        residual[name] = steady(float(nnls(system, np.ones(len(points)))[1]), relative_to=1.0)
     best = min(residual, key=lambda name: residual[name])
     # The form of the recorded algorithm is kept unless another form is clearly better.
     return best if residual[best] < 0.95 * residual[prior] else prior

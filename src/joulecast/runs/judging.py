@@ -249,7 +249,7 @@ def compare(cells: pd.DataFrame) -> list[Comparison]:
         compared.append(
             Comparison(str(rival), False, len(gained), error, gain, lower, upper, share)
         )
-    compared.sort(key=lambda c: steady(c.better_by_points, beside=1.0))
+    compared.sort(key=lambda c: steady(c.better_by_points, relative_to=1.0))
     fewest = errors[OURS].count() / 2
     best = next((c for c in compared if c.settings >= fewest), None)
     return [replace(c, best_rival=c is best) for c in compared]

@@ -163,8 +163,8 @@ def _message(wrong: ErrorDetails) -> str:
     if wrong["type"] in _GIVE:
         text = _GIVE[wrong["type"]].format(**context)
         return text.replace("'", "").replace(" or ", ", ")
-    told = wrong["msg"].replace("Input should be", "give").split(", unable")[0]
-    return re.sub(r"^\w+ should", "must", told)
+    text = wrong["msg"].replace("Input should be", "give").split(", unable")[0]
+    return re.sub(r"^\w+ should", "must", text)
 
 
 def from_text(read: Callable[[str], Any]) -> BeforeValidator:

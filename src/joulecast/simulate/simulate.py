@@ -43,7 +43,7 @@ from joulecast.simulate.topology import Topology, topology_of
 
 @dataclass(frozen=True)
 class Assumptions:
-    """Assumptions of a simulation besides the strategy. The switches are for ablations."""
+    """What a simulation assumes, apart from the strategy. The switches are for ablations."""
 
     mode: Literal["default", "proteus"] = "default"
     """Model of the step. ``proteus`` has the communication model and the overlap of the Proteus paper."""

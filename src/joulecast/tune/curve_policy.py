@@ -199,7 +199,7 @@ class Curve:
             better_by = float(mean[best] - mean[i])
             gain = self._horizon * expected_improvement(better_by, sqrt(doubt))
             excess = expected_excess(better_by, sqrt(doubt + variance), self._beta)
-            net = steady(gain - excess, beside=gain)
+            net = steady(gain - excess, relative_to=gain)
             if net > most:  # if two sizes are equal, the smaller one is chosen
                 most, choice = net, batch
         return choice

@@ -144,8 +144,8 @@ def takes_request(
 
         public.__signature__ = signature  # type: ignore[attr-defined]
         fields = [f"    {name}: {field.description}" for name, field in model.in_order().items()]
-        told = "\n".join(["Args:", *fields, "", "Returns:"])
-        public.__doc__ = inspect.cleandoc(function.__doc__ or "").replace("Returns:", told, 1)
+        described = "\n".join(["Args:", *fields, "", "Returns:"])
+        public.__doc__ = inspect.cleandoc(function.__doc__ or "").replace("Returns:", described, 1)
         return public
 
     return decorated
