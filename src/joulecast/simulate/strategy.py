@@ -291,6 +291,9 @@ def _parsed(text: str) -> dict[str, object]:
             )
     if rest.get("schedule") == "interleaved":
         rest.setdefault("virtual", 2)
+    elif rest.get("virtual", 1) != 1:
+        # Only this schedule gives a device several chunks of layers.
+        rest.setdefault("schedule", "interleaved")
     if groups.get("ep", 1) > 1 and rest.get("sequence_parallel"):
         if groups["ep"] % sizes["tp"]:
             raise JoulecastError(
