@@ -20,6 +20,21 @@ from joulecast.runs.spec import RunSpec
 PLATFORMS = ROOT / "config/platforms"
 
 
+def test_runs_that_cannot_work_are_left_out_by_their_names():
+    everything = {spec.run for spec in campaign_runs(Config())}
+    left = {
+        spec.run
+        for spec in campaign_runs(parse_config({"scale": {"without": ["vit_s-n4-*", "idle-n1"]}}))
+    }
+    out = everything - left
+    assert left < everything and "idle-n1" in out and len(out) == 4
+    assert all(run.startswith("vit_s-n4-") for run in out - {"idle-n1"})
+    with pytest.raises(JoulecastError, match=r"scale.without: no run has the name `vit_s-n3-\*`"):
+        campaign_runs(parse_config({"scale": {"without": ["vit_s-n3-*"]}}))
+    with pytest.raises(JoulecastError, match="no training"):
+        campaign_runs(parse_config({"scale": {"without": ["*"]}}))
+
+
 def test_shipped_files_are_what_the_model_generates():
     assert (ROOT / "config/config.yaml").read_text() == documented_defaults()
     assert (ROOT / "config/schema.json").read_text() == json_schema()

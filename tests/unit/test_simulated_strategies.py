@@ -157,7 +157,10 @@ def test_a_strategy_is_its_text(text: str) -> None:
     ("strategy", "message"),
     [
         ("pp=4,micro=6,interleaved=2", "micro=6 is no multiple of the pp=4 stages"),
-        ("pp=2,micro=2,schedule=1f1b,virtual=2", "`interleaved` takes two stages and virtual=2 at least"),
+        (
+            "pp=2,micro=2,schedule=1f1b,virtual=2",
+            "`interleaved` takes two stages and virtual=2 at least",
+        ),
         ("micro=2,interleaved=2", "on 1 pipeline stages: `interleaved` takes two stages"),
         ("dp=6,zero=3,shard=4", "shard=4 does not divide the dp=6 replicas"),
         ("dp=8,shard=4", "shard=4 is for sharded training state; add zero=1, 2 or 3"),

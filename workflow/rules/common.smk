@@ -162,10 +162,13 @@ def tell_end():
 
 def tell_failed_runs():
     """Say which runs failed, and why."""
-    from joulecast.runs.progress import progress_of
+    from joulecast.runs.progress import how_to_leave_out, progress_of
 
     if RECORDED is not None or not Path(RESULTS).is_dir():
         return
-    for run in progress_of(Path(RESULTS)).runs:
+    progress = progress_of(Path(RESULTS))
+    for run in progress.runs:
         if run.state in ("unfinished", "failed", "damaged"):
             logger.error(f"{run.run}: {run.state}: {run.why}")
+    if failed := [run.run for run in progress.of("failed")]:
+        logger.error(how_to_leave_out(failed))

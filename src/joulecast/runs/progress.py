@@ -87,7 +87,8 @@ def _state_in(log: Path, run: str) -> RunState:
     if last == "done":
         return RunState(run, "waiting", "its record was removed; the next start measures it again")
     if last.startswith("error: "):
-        return RunState(run, "failed", last.removeprefix("error: "))
+        why = last.removeprefix("error: ").removeprefix(f"run {run}: ").removeprefix("failed: ")
+        return RunState(run, "failed", f"{why}; its log is {log}")
     return RunState(run, "unfinished", "it still runs, or it was killed")
 
 
@@ -181,6 +182,13 @@ def how_to_repeat(runs: Sequence[str], results: str) -> str:
     return f"rm -r {records}, and start the campaign again"
 
 
+def how_to_leave_out(runs: Sequence[str]) -> str:
+    """What a user does with runs that cannot work, for example because they need too much memory."""
+    return (
+        f"to make tables and page without what cannot run here: scale.without: [{', '.join(runs)}]"
+    )
+
+
 def progress_text(progress: Progress, is_replay: bool = False) -> str:
     """Text with the number of runs in each state, and below it all runs with a problem.
 
@@ -197,6 +205,9 @@ def progress_text(progress: Progress, is_replay: bool = False) -> str:
             lines.append(f"of a training that `measure` ran, give the name: {listed(names)}")
     for state in ("unfinished", "failed", "damaged"):
         lines += [f"{state}: {run.run}: {run.why}" for run in progress.of(state)]
+    failed = [run.run for run in progress.of("failed")]
+    if failed and not is_replay and progress.training is None:
+        lines.append(how_to_leave_out(failed))
     lines += [
         f"left out of forecasts: {run.run}: {run.left_out}"
         for run in progress.of("done")

@@ -48,6 +48,12 @@ class ScaleSection(Section):
         description="weak: each node has batch_size. strong: batch_size is divided over the nodes.",
     )
     seed: int = Field(1, ge=0, description="Seed of the order of runs, weights and batches.")
+    without: list[str] = Field(
+        [],
+        max_length=1000,
+        description="Names of runs to leave out, because they cannot run here: for example out of "
+        "memory. * stands for any text, as in vit_s-n1-b256-*.",
+    )
 
     @field_validator("nodes")
     @classmethod

@@ -5,6 +5,7 @@ If the platform is a recorded campaign, they are the recorded runs.
 
 import math
 import random
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 import pandas as pd
@@ -151,6 +152,19 @@ def _require_root(config: Config) -> None:
         )
 
 
+def _left_in(runs: list[RunSpec], without: list[str]) -> list[RunSpec]:
+    """The runs that the configuration does not leave out (``scale.without``)."""
+    for pattern in without:
+        if not any(fnmatchcase(spec.run, pattern) for spec in runs):
+            raise JoulecastError(
+                f"scale.without: no run has the name `{pattern}` (a name is such as {runs[0].run})"
+            )
+    left = [spec for spec in runs if not any(fnmatchcase(spec.run, pattern) for pattern in without)]
+    if not any(spec.kind == "training" for spec in left):
+        raise JoulecastError("scale.without: leaves no training to run")
+    return left
+
+
 def campaign_runs(config: Config, platforms: Path = PLATFORMS) -> list[RunSpec]:
     """All runs of a campaign in the order in which they are to be measured.
 
@@ -165,7 +179,8 @@ def campaign_runs(config: Config, platforms: Path = PLATFORMS) -> list[RunSpec]:
     Raises:
         JoulecastError: the platform is missing or lacks the watts that ``estimated`` needs, a batch is
             smaller than the ranks, the command takes no batch although its runs have several, the data set's
-            root is no folder, or the recorded campaign cannot be read.
+            root is no folder, ``scale.without`` names no run or all of them, or the recorded campaign cannot
+            be read.
     """
     recorded = recorded_for(config.platform, platforms)
     if recorded is not None:
@@ -189,6 +204,7 @@ def campaign_runs(config: Config, platforms: Path = PLATFORMS) -> list[RunSpec]:
                 "scale.batch_size and calibration.batch_sizes"
             )
         runs = [_command_run(config, platform, *cell) for cell in cells] + idle
+    runs = _left_in(runs, config.scale.without)
     random.Random(config.scale.seed).shuffle(runs)
     return runs
 

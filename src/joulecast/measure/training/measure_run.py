@@ -124,8 +124,7 @@ class RunLaunch:
             ) from None
         if code != 0:
             killed = f" (killed by signal {-code})" if code < 0 else ""
-            end = f"ended with exit code {code}{killed}"
-            raise JoulecastError(f"{reason} ({end})" if reason else f"{name}: {end}")
+            raise JoulecastError(reason or f"{name}: ended with exit code {code}{killed}")
         # Only run.json is read: rank 0 has validated the record before it gave the folder its name.
         info = read_info(folder)
         if info.spec_sha256 != self.spec.digest():
