@@ -166,7 +166,8 @@ def tell_failed_runs():
 
     if RECORDED is not None or not Path(RESULTS).is_dir():
         return
-    progress = progress_of(Path(RESULTS))
+    # The folder may have logs of runs that the configuration now leaves out.
+    progress = progress_of(Path(RESULTS), SPECS.values())
     for run in progress.runs:
         if run.state in ("unfinished", "failed", "damaged"):
             logger.error(f"{run.run}: {run.state}: {run.why}")
