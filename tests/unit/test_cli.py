@@ -64,6 +64,16 @@ def test_a_folder_without_records_does_not_hide_the_training_of_its_name(
     assert str(MEASURED / "data") not in caplog.text
 
 
+def test_a_campaigns_results_are_its_own_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for part, workload in (("records", "resnet18"), ("metered/records", "vgg16")):
+        spec = make_spec("a-n1-run1", workload={"network": workload})
+        write_record(tmp_path / "mine" / part / spec.run, make_record(spec))
+    said = RUN(app, ["forecast", "mine", "--nodes", "2"]).output
+    assert "resnet18" in said and "vgg16" not in said
+    assert "--records" in RUN(app, ["advise", "mine"]).output
+
+
 def test_an_error_about_an_option_lists_no_records(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     measured("tiny")

@@ -34,9 +34,13 @@ def paths(records: Records) -> list[Path]:
 
 
 def _folders(given: Path) -> list[Path]:
-    """The folder, if it contains a record. Otherwise the folders of the observed training of this name."""
-    if any(given.rglob("run.json")):
-        return [given]
+    """The folder, if it contains a record. Otherwise the folders of the observed training of this name.
+
+    A campaign's results also have runs of others (``metered``), which are no part of the campaign.
+    """
+    parts = ("records", "imported") if (given / "records").is_dir() else (".",)
+    if found := [given / part for part in parts if any((given / part).rglob("run.json"))]:
+        return found
     _check_is_no_log(given)
     if len(given.parts) != 1:
         if not given.exists() and not recorded_folder(given).exists():
