@@ -94,6 +94,18 @@ def test_whatever_the_phases_are_the_times_add_up(phases, nodes):
     assert_sound(make_imported(nodes=nodes, phases=phases, watts=lambda t: 500 + 10 * (t % 7)))
 
 
+@given(st.floats(0, 20), st.floats(0.8, 1.2))
+def test_a_warm_up_of_any_length_is_not_taken_for_idle_power(warms_s, share):
+    def watts(t):
+        if 20 <= t < 120:
+            return 1000.0
+        return 1000.0 * share if 20 - warms_s <= t < 20 else 300.0
+
+    row = observe_phases(make_imported(watts=watts))
+    assert np.isnan(row["idle_w"]) or 300 <= row["idle_w"] < 650
+    assert row["idle_w"] == 300 or warms_s > 10
+
+
 @given(regular_runs())
 def test_regular_runs_add_up_and_only_a_break_stands_still(phases):
     _, split = assert_sound(make_imported(phases=phases))
