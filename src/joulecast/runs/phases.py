@@ -276,8 +276,12 @@ def _idle_w(meters: list[EnergyCurve], start_s: float, below_w: float) -> float:
 def _lowest_w(meters: list[EnergyCurve], start_s: float, stop_s: float) -> float:
     """Watts of a node at its lowest reading during the run and right after it. Idle power cannot be
     above this. It is for runs whose meters were not read before they started."""
-    until = stop_s + _IDLE_WINDOW_S / 2
-    near = [m.power[(m.t_s >= start_s) & (m.t_s <= until)] for m in meters]
+    # A slow meter is read twice after the run, too.
+    after_s = [max(_IDLE_WINDOW_S / 2, 2 * float(np.median(np.diff(m.t_s)))) for m in meters]
+    near = [
+        m.power[(m.t_s >= start_s) & (m.t_s <= stop_s + after)]
+        for m, after in zip(meters, after_s, strict=True)
+    ]
     lowest = [watts.min() for watts in near if len(watts)]
     return float(np.mean(lowest)) if lowest else float("nan")
 
