@@ -557,6 +557,22 @@ def test_importing_again_replaces_the_records(tmp_path):
     assert node_joules(record) == pytest.approx(3000 * 200, rel=0.02)
 
 
+@pytest.mark.parametrize(
+    ("times", "is_left_out"), [(1e-3, True), (0.03, False), (6, False), (1e3, True)]
+)
+def test_small_boards_and_large_nodes_are_believed_and_other_units_are_not(
+    tmp_path, times, is_left_out
+):
+    def scaled(found):
+        return [(t_s, times * watts) for t_s, watts in found]
+
+    write_run(tmp_path / "in", nodes=1, changed=scaled)
+    record = the_one(tmp_path / "in", tmp_path / "out")
+    assert bool(record.info.left_out) == is_left_out, record.info.left_out
+    if not is_left_out:
+        assert node_joules(record) == pytest.approx(times * 6000 * 200, rel=0.02)
+
+
 def test_nothing_left_fails_with_the_list_and_keeps_the_records(tmp_path):
     write_run(tmp_path / "in", "result_1", power={"node_1": [""]})
     write_run(tmp_path / "in", "result_2", result=[""])

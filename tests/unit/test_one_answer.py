@@ -235,6 +235,31 @@ def test_advice_weighs_the_batch_that_the_forecast_has(metered_runs):
     assert forecast["batch_size"] in {row["batch_size"] for row in advice["candidates"]}
 
 
+@pytest.mark.parametrize("covers", ["node", "gpu"])
+def test_runs_on_another_platform_change_no_forecast(tmp_path, covers):
+    def add(name, platform, load_w, covers):
+        for nodes in (1, 2):
+            record = make_imported(
+                f"{name}-n{nodes}",
+                name,
+                nodes,
+                stop_s=170 - 50 * nodes,
+                platform=platform,
+                watts=lambda t: load_w if t >= 20 else load_w / 3,
+            )
+            meters = [m.model_copy(update={"covers": covers}) for m in record.info.meters]
+            info = record.info.model_copy(update={"meters": meters})
+            write_record(tmp_path / name / info.spec.run, replace(record, info=info))
+
+    add("net", "8xbox", 3000.0, "node")
+    alone = joulecast.forecast(tmp_path / "net", nodes=[1, 2, 4])["forecasts"]
+    add("other", "4xboard", 100.0, covers)
+    both = joulecast.forecast(tmp_path, nodes=[1, 2, 4])["forecasts"]
+    assert [row["energy_covers"] for row in both] == 3 * ["node"] + 3 * [covers]
+    for row, again in zip(alone, both[:3], strict=True):
+        assert all(again[key] == value for key, value in row.items() if key != "rests_on")
+
+
 def test_a_setting_that_was_not_run_is_not_better_known_than_one_that_was(tmp_path):
     for nodes, samples in ((1, 1000), (2, 1900)):
         log = tmp_path / f"n{nodes}.csv"

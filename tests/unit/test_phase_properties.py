@@ -2,6 +2,7 @@
 
 import random
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -92,6 +93,33 @@ def assert_sound(record):
 @given(any_phases(), st.integers(1, 3))
 def test_whatever_the_phases_are_the_times_add_up(phases, nodes):
     assert_sound(make_imported(nodes=nodes, phases=phases, watts=lambda t: 500 + 10 * (t % 7)))
+
+
+@given(st.floats(0, 20), st.floats(0.8, 1.2))
+def test_a_warm_up_of_any_length_is_not_taken_for_idle_power(warms_s, share):
+    def watts(t):
+        if 20 <= t < 120:
+            return 1000.0
+        return 1000.0 * share if 20 - warms_s <= t < 20 else 300.0
+
+    row = observe_phases(make_imported(watts=watts))
+    assert np.isnan(row["idle_w"]) or 300 <= row["idle_w"] < 650
+    assert row["idle_w"] == 300 or warms_s > 10
+
+
+@given(st.floats(1, 1000))
+def test_a_run_that_is_slower_in_all_draws_the_same_power(slower):
+    record = make_imported(watts=lambda t: 1000.0 if 20 <= t < 120 else 300.0)
+    outcome = record.info.outcome
+    ends = {"start_s": slower * outcome.start_s, "stop_s": slower * outcome.stop_s}
+    info = record.info.model_copy(update={"outcome": outcome.model_copy(update=ends)})
+    phases = record.phases.assign(**{c: slower * record.phases[c] for c in ends})
+    power = record.power.assign(t_s=slower * record.power["t_s"])
+    row = observe_phases(record)
+    slow = observe_phases(replace(record, info=info, phases=phases, power=power))
+    assert slow["lowest_w"] == row["lowest_w"] == 300
+    for name in ("energy_j", "training_j", "training_s"):
+        assert slow[name] == pytest.approx(slower * row[name])
 
 
 @given(regular_runs())

@@ -84,6 +84,8 @@ def put_in_measured(
         ``energy_source`` and ``energy_covers`` (the parts of nodes that had meters).
     """
     spreads = spreads_on(fitted, of_workload)
+    # MC2 learns powers from the runs of the platform alone.
+    on_platform = fitted[fitted["platform"] == of_workload["platform"].iloc[0]]
     rows = []
     for row in predicted.to_dict("records"):
         own = runs_of(of_workload, row)
@@ -114,7 +116,7 @@ def put_in_measured(
                     counts[name] and spread.is_assumed for name, spread in spreads.items()
                 ),
                 **_origin(
-                    (own if counts["energy_j"] else fitted)
+                    (own if counts["energy_j"] else on_platform)
                     if is_number(row["energy_j"])
                     else fitted.iloc[:0]
                 ),

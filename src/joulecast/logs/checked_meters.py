@@ -19,13 +19,11 @@ from joulecast.runs.meter_choice import NO_TRACE, MeterInfo
 
 _MOST_W = 100e3
 """No node draws more watts. (A rack with 72 accelerators has 18 nodes, and is supplied with up to 132 kW.)"""
-_LOADED_ACCELERATOR_W = (100.0, 2500.0)
-"""Least and most watts of a loaded node for each of its accelerators. An inference card is limited to 70 W,
-and its host draws as much. Eight B200 (1 kW each) and their host are supplied with 14 kW. Readings outside of
-these limits are in another unit."""
-_LEAST_NODE_W = 20.0
-"""Least watts of a loaded node if the number of its accelerators is not known. A server draws more. If its
-readings are in kW and are taken for W, they are below this."""
+_LEAST_NODE_W, _MOST_ACCELERATOR_W = 20.0, 5e3
+"""Least watts of a loaded node for each of its accelerators (if their number is not known: of the node), and
+most watts for each accelerator. A small board with one accelerator draws more than the first. Accelerators of
+2.3 kW are announced, and their part of the host draws less than they do. Readings outside of these limits are
+in another unit: readings in kW that are taken for W are below them."""
 _LOADED_PART_W = (0.5, 3e3)
 """Least and most watts of a loaded GPU, module, socket or memory. A DIMM draws 1 W or more. No device is
 cooled for 3 kW."""
@@ -142,7 +140,7 @@ def check_watts(
     elif meter.covers in (None, "node"):
         of, least_w, most_w = "a node", _LEAST_NODE_W, _MOST_W
         if accelerators is not None and not meter.by_unit:
-            least_w, most_w = (accelerators * watts for watts in _LOADED_ACCELERATOR_W)
+            least_w, most_w = accelerators * _LEAST_NODE_W, accelerators * _MOST_ACCELERATOR_W
             of = f"a node of {accelerators} accelerators"
     elif meter.covers == "gpu" and meter.device is None:
         of, most_w = "a node's GPUs", _MOST_W

@@ -260,23 +260,28 @@ def _known_of_total(
     return {name: each if known[name] else math.nan for name, each in joules.items()}
 
 
-def _idle_w(meters: list[EnergyCurve], start_s: float) -> float:
+def _idle_w(meters: list[EnergyCurve], start_s: float, below_w: float) -> float:
     """Watts of a node with the job loaded, before the run starts; NaN if nothing was read then.
 
     It is the mean of the lower quartiles of the meters, because some jobs warm up in the minute before the
-    run.
+    run. If a job warms up for longer, this mean is not below ``below_w``, and it is NaN, too.
     """
     since, until = max(_LOADED_S, start_s - _IDLE_WINDOW_S), start_s - _LOADED_S
     before = [m.power[(m.t_s >= since) & (m.t_s <= until)] for m in meters]
     quartiles = [np.quantile(watts, 0.25) for watts in before if len(watts) >= 3]
-    return float(np.mean(quartiles)) if quartiles else float("nan")
+    idle_w = float(np.mean(quartiles)) if quartiles else float("nan")
+    return float("nan") if idle_w > below_w else idle_w
 
 
 def _lowest_w(meters: list[EnergyCurve], start_s: float, stop_s: float) -> float:
     """Watts of a node at its lowest reading during the run and right after it. Idle power cannot be
     above this. It is for runs whose meters were not read before they started."""
-    until = stop_s + _IDLE_WINDOW_S / 2
-    near = [m.power[(m.t_s >= start_s) & (m.t_s <= until)] for m in meters]
+    # A slow meter is read twice after the run, too.
+    after_s = [max(_IDLE_WINDOW_S / 2, 2 * float(np.median(np.diff(m.t_s)))) for m in meters]
+    near = [
+        m.power[(m.t_s >= start_s) & (m.t_s <= stop_s + after)]
+        for m, after in zip(meters, after_s, strict=True)
+    ]
     lowest = [watts.min() for watts in near if len(watts)]
     return float(np.mean(lowest)) if lowest else float("nan")
 
@@ -358,9 +363,11 @@ def observe_phases(record: RunRecord) -> dict[str, Any]:
     }
     if not metering.has_trace:
         return row
+    lowest_w = _lowest_w(meters, *run)
+    load_w = joules["run"] / length([run]) / len(meters)
     row |= {
-        "idle_w": _idle_w(meters, run[0]),
-        "lowest_w": _lowest_w(meters, *run),
+        "idle_w": _idle_w(meters, run[0], (lowest_w + load_w) / 2),
+        "lowest_w": lowest_w,
         "steady_w": joules["past ramps"] / length(past) / len(meters) if past else np.nan,
     }
     if both:
