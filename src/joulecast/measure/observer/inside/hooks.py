@@ -230,6 +230,9 @@ class Watch:
         tensors = _trained_by(optimizer)
         facts = _facts_of(type(optimizer).__name__, tensors, number) if tensors else {}
         self._largest |= Counter({number: facts.get(f"parameters_{number}", 0)})
+        if self._largest[number] < max(self._largest.values()):
+            # The optimizer with the most parameters says with which precision and device a run trains.
+            facts = {}
         self._note(facts | {f"parameters_{number}": self._largest[number]})
 
     def _watch_functional(self, name: str) -> Hook:
