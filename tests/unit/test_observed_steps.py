@@ -20,8 +20,8 @@ from joulecast.measure.observer.inside.exchange import (
     ProfiledSteps,
     hidden_and_exposed,
 )
-from joulecast.measure.observer.inside.hooks import samples_of
 from joulecast.measure.observer.inside.marks import DeviceClock, Marks
+from joulecast.measure.observer.inside.network import samples_of
 from joulecast.measure.observer.job_folder import JobFiles, place
 from joulecast.measure.observer.job_record import assemble_killed
 from joulecast.measure.observer.observed_record import batch_of_all, longest_step, steps_made
@@ -439,6 +439,9 @@ class _Batch:
         (_Batch(shape=3), None),
         (_Batch(items=["text"], x=np.zeros((6, 2))), None),
         (np.zeros(()), None),
+        # Values and lengths of sparse features, and dense features.
+        ((_Batch(_values=np.zeros(9), _lengths=np.zeros(4)), np.zeros(2)), None),
+        ((_Batch(_values=np.zeros(9), _lengths=np.zeros(4)), np.zeros(2), np.zeros((2, 5))), 2),
     ],
 )
 def test_samples_of_a_batch(batch, samples):

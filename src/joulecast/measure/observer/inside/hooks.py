@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import islice
 from typing import Any
@@ -27,7 +27,7 @@ from .marks import (
     Moment,
     clock_of,
 )
-from .network import Network
+from .network import Network, samples_of, tensors_in
 from .wrapping import Hook, is_recorded, wrap
 
 _FUNCTIONAL = (
@@ -37,38 +37,11 @@ _FUNCTIONAL = (
 """Optimizers that torch also has as functions, in modules of the same name."""
 
 
-def _tensors(batch: Any, depth: int = 0) -> Iterator[Any]:
-    """The tensors in a batch that have a length."""
-    shape = getattr(batch, "shape", None)
-    if shape is not None:
-        if len(shape):
-            yield batch
-        return
-    if depth > 4:
-        return
-    if isinstance(batch, Mapping) or hasattr(batch, "items"):
-        parts: Any = list(batch.values())
-    elif isinstance(batch, (list, tuple)):
-        parts = batch
-    else:
-        parts = list(vars(batch).values()) if hasattr(batch, "__dict__") else []
-    for part in parts:
-        yield from _tensors(part, depth + 1)
-
-
-def samples_of(batch: Any) -> int | None:
-    """Number of samples in a batch: the length of the first tensor in it; ``None`` if there is no tensor."""
-    # The batch may be of a class of the program, with attributes of any kind.
-    with suppress(Exception):
-        return int(next(_tensors(batch)).shape[0])
-    return None
-
-
 def _content_of(batch: Any) -> int | None:
     """A number that differs for batches with other contents. ``None`` for a batch of constants, and for one
     on a device, which is not waited for."""
     content, varies = 0, False
-    for tensor in islice(_tensors(batch), 16):
+    for tensor in islice(tensors_in(batch), 16):
         if getattr(getattr(tensor, "device", "cpu"), "type", "cpu") != "cpu":
             return None
         numbers = tensor.reshape(-1)
