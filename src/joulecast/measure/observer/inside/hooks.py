@@ -27,7 +27,7 @@ from .marks import (
     Moment,
     clock_of,
 )
-from .network import Network, samples_of, tensors_in
+from .network import MOST_TENSORS, Network, samples_of, tensors_in
 from .wrapping import Hook, is_recorded, wrap
 
 _FUNCTIONAL = (
@@ -41,7 +41,7 @@ def _content_of(batch: Any) -> int | None:
     """A number that differs for batches with other contents. ``None`` for a batch of constants, and for one
     on a device, which is not waited for."""
     content, varies = 0, False
-    for tensor in islice(tensors_in(batch), 16):
+    for tensor in islice(tensors_in(batch), MOST_TENSORS):
         if getattr(getattr(tensor, "device", "cpu"), "type", "cpu") != "cpu":
             return None
         numbers = tensor.reshape(-1)
@@ -185,9 +185,6 @@ class Watch:
             return
         if optimizer not in self._optimizers:
             self._add_optimizer(optimizer)
-        if self._network is not None:
-            # The capture takes seconds. They belong to the first step, which is a warm-up.
-            self._network.capture(_trained_by(optimizer), self.marks.path("graph"))
         tensors = [
             tensor for group in optimizer.param_groups for tensor in list(group["params"])[:1]
         ]
@@ -207,6 +204,7 @@ class Watch:
             # The optimizer with the most parameters says with which precision and device a run trains.
             facts = {}
         self._note(facts | {f"parameters_{number}": self._largest[number]})
+        self._capture(tensors)
 
     def _watch_functional(self, name: str) -> Hook:
         """Watch updates that a function of torch makes, without an optimizer object."""
@@ -219,6 +217,7 @@ class Watch:
             tensors = list(args[0] if args else kwargs.get("params", ()))
             if self._has_gradients and self._updates == 0:
                 self._note(_facts_of(name, tensors))
+                self._capture(tensors)
             # Without backward passes, such as in evolution strategies, each call is a step.
             self._updated(0, tensors if self._passes else ())
             return result
@@ -240,8 +239,7 @@ class Watch:
             if self._updates == 0:
                 tensors = trained(optimizer, *args)
                 self._note(_facts_of(type(optimizer).__name__, tensors))
-                if self._network is not None:
-                    self._network.capture(tensors, self.marks.path("graph"))
+                self._capture(tensors)
             self._updated(0)
             return result
 
@@ -260,6 +258,12 @@ class Watch:
             "step",
             lambda optimizer, *_: [parameter for parameter, *_ in optimizer.all_params()],
         )
+
+    def _capture(self, tensors: list[Any]) -> None:
+        """Capture the network with these tensors, if it is asked for and not captured yet."""
+        if self._network is not None:
+            # The capture takes seconds. They belong to the first step, which is a warm-up.
+            self._network.capture(tensors, self.marks.path("graph"))
 
     def _note(self, facts: dict[str, Any]) -> None:
         """Note what is trained, and from now on take times on the device where it is trained."""
@@ -393,14 +397,17 @@ class Watch:
         def timed_next(following: Any, iterator: Any) -> Any:
             start = self._clock.now()
             batch = following(iterator)
-            waiting, rows = asked.get(iterator), samples_of(batch)
-            samples = waiting.popleft() if waiting else rows
-            if iterator._dataset_kind == module._DatasetKind.Iterable:
-                # It gives fewer items than were asked for if it ends.
-                samples = rows if rows_are_items.setdefault(iterator, rows == samples) else samples
+            waiting = asked.get(iterator)
+            samples = waiting.popleft() if waiting else None
             if not module.torch.is_grad_enabled():
                 # No training computes without gradients: the batch is one of an evaluation.
                 return batch
+            streams = iterator._dataset_kind == module._DatasetKind.Iterable
+            if samples is None or (streams and rows_are_items.get(iterator, True)):
+                # A stream gives fewer items than were asked for if it ends.
+                rows = samples_of(batch)
+                is_number = samples is None or rows_are_items.setdefault(iterator, rows == samples)
+                samples = rows if is_number else samples
             if not self._has_loaded:
                 self._has_loaded = True
                 # A batch may be of any class: reading it must not end the training.

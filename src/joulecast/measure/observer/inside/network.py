@@ -20,8 +20,8 @@ from .marks import Marks
 
 _MOST_CALLS = 64
 """Most calls that are remembered for each depth. The first step alone may have many calls."""
-_MOST_TENSORS = 64
-"""Most tensors of a batch whose lengths are compared."""
+MOST_TENSORS = 16
+"""Most tensors of a batch that are looked at."""
 _DEEPEST = 3
 """Number of depths at which calls are remembered. Depth 0 is a call that is inside of no other call. For
 example, Lightning's module gets the batch, and calls the network at depth 1."""
@@ -64,7 +64,7 @@ def samples_of(batch: Any) -> int | None:
     # The batch may be of a class of the program, with attributes of any kind.
     with suppress(Exception):
         lengths = Counter(
-            int(tensor.shape[0]) for tensor in islice(tensors_in(batch), _MOST_TENSORS)
+            int(tensor.shape[0]) for tensor in islice(tensors_in(batch), MOST_TENSORS)
         )
         (length, most), *others = lengths.most_common(2)
         return None if others and others[0][1] == most else length
