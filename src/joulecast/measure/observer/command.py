@@ -44,6 +44,7 @@ class Command:
 
     def __init__(self, words: Sequence[str], environment: Mapping[str, str]) -> None:
         self._previous: dict[int, Any] = {}
+        self._lookout = _new_lookout()
         try:
             # The command inherits the open files of a launcher. MPICH's ranks talk to Hydra by one of them.
             self._process = subprocess.Popen(list(words), env=dict(environment), close_fds=False)
@@ -52,8 +53,6 @@ class Command:
                 f"{words[0]}: cannot be started ({error.strerror}); give the command behind `--` as your "
                 "shell would find it"
             ) from None
-
-        self._lookout = _new_lookout()
 
         def forward(number: int, frame: FrameType | None) -> None:
             # A terminal (Ctrl-C), `timeout` and SLURM send a signal to all processes, so to the command, too.
