@@ -298,6 +298,28 @@ def test_sharded_weights_are_captured_whole_and_recomputed_activations_are_noted
     assert 595 <= info["parameters"] <= 600
 
 
+WITHOUT_AN_OPTIMIZER = """
+import torch
+from torch.optim.sgd import sgd
+
+network = torch.nn.Linear(16, 5)
+for step in range(4):
+    network(torch.randn(4, 16)).square().sum().backward()
+    weights = list(network.parameters())
+    with torch.no_grad():
+        sgd(weights, [weight.grad for weight in weights], [None, None], weight_decay=0, momentum=0, lr=0.1,
+            dampening=0, nesterov=False, maximize=False)
+    network.zero_grad()
+"""
+
+
+@pytest.mark.long
+def test_a_network_without_an_optimizer_is_captured(tmp_path):
+    graph, info = captured(tmp_path, WITHOUT_AN_OPTIMIZER)
+    assert [op["kind"] for op in graph["ops"]] == ["linear", "cross_entropy"]
+    assert info["observed_step"]["optimizer"] == "sgd"
+
+
 COPIES = """
 import torch
 

@@ -342,6 +342,34 @@ def test_trainings_at_once_have_a_record_each(tmp_path):
     assert folders == ["mine-n1-run1", "mine-n1-run2", "mine-n1-run3"]
 
 
+COUNTS_SIGNALS = """
+import os, signal, sys, time
+from joulecast.measure.observer.command import Command
+
+counts = (
+    "import signal, time; seen = []; signal.signal(signal.SIGUSR1, lambda *_: seen.append(1))\\n"
+    "print('there', flush=True)\\n"
+    "while not seen: time.sleep(0.01)\\n"
+    "time.sleep(0.7); print(len(seen))"
+)
+sys.exit(Command([sys.executable, "-c", counts], os.environ).to_the_end())
+"""
+
+
+@pytest.mark.parametrize("send", [os.killpg, os.kill])
+def test_the_command_gets_each_signal_once(send):
+    """A terminal, `timeout` and SLURM signal all processes; another program may signal joulecast alone."""
+    words = [sys.executable, "-c", COUNTS_SIGNALS]
+    with subprocess.Popen(
+        words, stdout=subprocess.PIPE, text=True, start_new_session=True
+    ) as running:
+        assert running.stdout is not None
+        assert running.stdout.readline() == "there\n"
+        send(running.pid, signal.SIGUSR1)
+        assert running.stdout.read() == "1\n"
+    assert running.returncode == 0
+
+
 def test_ctrl_c_in_a_terminal_keeps_the_power(tmp_path):
     # The terminal sends it to all of its foreground processes, the sampler too.
     program = tmp_path / "long.py"

@@ -20,8 +20,8 @@ from joulecast.measure.observer.inside.exchange import (
     ProfiledSteps,
     hidden_and_exposed,
 )
-from joulecast.measure.observer.inside.hooks import samples_of
 from joulecast.measure.observer.inside.marks import DeviceClock, Marks
+from joulecast.measure.observer.inside.network import samples_of
 from joulecast.measure.observer.job_folder import JobFiles, place
 from joulecast.measure.observer.job_record import assemble_killed
 from joulecast.measure.observer.observed_record import batch_of_all, longest_step, steps_made
@@ -439,6 +439,9 @@ class _Batch:
         (_Batch(shape=3), None),
         (_Batch(items=["text"], x=np.zeros((6, 2))), None),
         (np.zeros(()), None),
+        # Values and lengths of sparse features, and dense features.
+        ((_Batch(_values=np.zeros(9), _lengths=np.zeros(4)), np.zeros(2)), None),
+        ((_Batch(_values=np.zeros(9), _lengths=np.zeros(4)), np.zeros(2), np.zeros((2, 5))), 2),
     ],
 )
 def test_samples_of_a_batch(batch, samples):
@@ -709,19 +712,22 @@ def test_an_update_of_one_group_of_tensors_after_the_other_is_one_step(updates):
 
 
 def test_a_new_optimizer_takes_the_place_of_one_that_no_longer_exists(updates):
-    """As in federated learning, where each client makes one in each round. Another one stays for all."""
+    """As in federated learning, where each client makes one in each round. Two others stay for all. The
+    one with the most parameters says how the network is trained."""
     before, after, ended = updates
     for numbers in (3, 5, 4):
         optimizer = optimizer_of(numbers)
         for _ in range(2):
             before(optimizer)
             after(optimizer)
-    stays = optimizer_of(7)
-    before(stays)
-    after(stays)
+    others = optimizer_of(7), optimizer_of(2, "Adam")
+    for stays in others:
+        before(stays)
+        after(stays)
     process = ended()
-    assert process.updates == 6
-    assert process.facts.__pydantic_extra__ == {"parameters_0": 5, "parameters_1": 7}
+    assert (process.updates, process.facts.optimizer) == (6, "SGD")
+    sizes = {"parameters_0": 5, "parameters_1": 7, "parameters_2": 2}
+    assert process.facts.__pydantic_extra__ == sizes
 
 
 @pytest.mark.parametrize("by", ["fsdp", "fully_shard", "deepspeed"])

@@ -17,6 +17,9 @@ _FORWARDED = (
     *(signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT),
 )
 
+_TO_ALL_S = 0.5
+"""Seconds in which a signal that was sent to all processes ends the lookout."""
+
 
 def fault_of(code: int) -> str | None:
     """Reason why a command counts as failed, from its return code (below 0: a signal ended it); ``None`` if
@@ -28,14 +31,12 @@ def fault_of(code: int) -> str | None:
     return f"failed: the command ended with exit code {code}"
 
 
-def _in_front_of_a_terminal() -> bool:
-    """Whether Ctrl-C in a terminal reaches this process. That is possible even if standard input is not the
-    terminal."""
-    try:
-        with open("/dev/tty", "rb", buffering=0) as terminal:
-            return os.tcgetpgrp(terminal.fileno()) == os.getpgrp()
-    except OSError:
-        return False
+def _new_lookout() -> subprocess.Popen[bytes]:
+    """A process that a signal to the whole process group ends. It ends with this process, too."""
+    lookout = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
+    # It must leave no core file.
+    resource.prlimit(lookout.pid, resource.RLIMIT_CORE, (0, 0))
+    return lookout
 
 
 class Command:
@@ -43,6 +44,7 @@ class Command:
 
     def __init__(self, words: Sequence[str], environment: Mapping[str, str]) -> None:
         self._previous: dict[int, Any] = {}
+        self._lookout = _new_lookout()
         try:
             # The command inherits the open files of a launcher. MPICH's ranks talk to Hydra by one of them.
             self._process = subprocess.Popen(list(words), env=dict(environment), close_fds=False)
@@ -53,9 +55,11 @@ class Command:
             ) from None
 
         def forward(number: int, frame: FrameType | None) -> None:
-            # The terminal has sent Ctrl-C to the command, too. If we also sent it, the command would get it
-            # twice, and would be killed while it is about to end.
-            if number in (signal.SIGINT, signal.SIGQUIT) and _in_front_of_a_terminal():
+            # A terminal (Ctrl-C), `timeout` and SLURM send a signal to all processes, so to the command, too.
+            # If we also sent it, the command would get it twice, such as while it saves a checkpoint.
+            with suppress(subprocess.TimeoutExpired):
+                self._lookout.wait(_TO_ALL_S)
+                self._lookout = _new_lookout()
                 return
             with suppress(ProcessLookupError):
                 self._process.send_signal(number)
@@ -68,6 +72,7 @@ class Command:
         code = self._process.wait()
         for number, previous in self._previous.items():
             signal.signal(number, previous)
+        self._lookout.communicate()
         return code
 
     def within(self, seconds: float | None) -> int | None:

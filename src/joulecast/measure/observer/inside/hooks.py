@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import islice
 from typing import Any
@@ -27,7 +27,7 @@ from .marks import (
     Moment,
     clock_of,
 )
-from .network import Network
+from .network import MOST_TENSORS, Network, samples_of, tensors_in
 from .wrapping import Hook, is_recorded, wrap
 
 _FUNCTIONAL = (
@@ -37,38 +37,11 @@ _FUNCTIONAL = (
 """Optimizers that torch also has as functions, in modules of the same name."""
 
 
-def _tensors(batch: Any, depth: int = 0) -> Iterator[Any]:
-    """The tensors in a batch that have a length."""
-    shape = getattr(batch, "shape", None)
-    if shape is not None:
-        if len(shape):
-            yield batch
-        return
-    if depth > 4:
-        return
-    if isinstance(batch, Mapping) or hasattr(batch, "items"):
-        parts: Any = list(batch.values())
-    elif isinstance(batch, (list, tuple)):
-        parts = batch
-    else:
-        parts = list(vars(batch).values()) if hasattr(batch, "__dict__") else []
-    for part in parts:
-        yield from _tensors(part, depth + 1)
-
-
-def samples_of(batch: Any) -> int | None:
-    """Number of samples in a batch: the length of the first tensor in it; ``None`` if there is no tensor."""
-    # The batch may be of a class of the program, with attributes of any kind.
-    with suppress(Exception):
-        return int(next(_tensors(batch)).shape[0])
-    return None
-
-
 def _content_of(batch: Any) -> int | None:
     """A number that differs for batches with other contents. ``None`` for a batch of constants, and for one
     on a device, which is not waited for."""
     content, varies = 0, False
-    for tensor in islice(_tensors(batch), 16):
+    for tensor in islice(tensors_in(batch), MOST_TENSORS):
         if getattr(getattr(tensor, "device", "cpu"), "type", "cpu") != "cpu":
             return None
         numbers = tensor.reshape(-1)
@@ -212,9 +185,6 @@ class Watch:
             return
         if optimizer not in self._optimizers:
             self._add_optimizer(optimizer)
-        if self._network is not None:
-            # The capture takes seconds. They belong to the first step, which is a warm-up.
-            self._network.capture(_trained_by(optimizer), self.marks.path("graph"))
         tensors = [
             tensor for group in optimizer.param_groups for tensor in list(group["params"])[:1]
         ]
@@ -230,7 +200,11 @@ class Watch:
         tensors = _trained_by(optimizer)
         facts = _facts_of(type(optimizer).__name__, tensors, number) if tensors else {}
         self._largest |= Counter({number: facts.get(f"parameters_{number}", 0)})
+        if self._largest[number] < max(self._largest.values()):
+            # The optimizer with the most parameters says with which precision and device a run trains.
+            facts = {}
         self._note(facts | {f"parameters_{number}": self._largest[number]})
+        self._capture(tensors)
 
     def _watch_functional(self, name: str) -> Hook:
         """Watch updates that a function of torch makes, without an optimizer object."""
@@ -243,6 +217,7 @@ class Watch:
             tensors = list(args[0] if args else kwargs.get("params", ()))
             if self._has_gradients and self._updates == 0:
                 self._note(_facts_of(name, tensors))
+                self._capture(tensors)
             # Without backward passes, such as in evolution strategies, each call is a step.
             self._updated(0, tensors if self._passes else ())
             return result
@@ -264,8 +239,7 @@ class Watch:
             if self._updates == 0:
                 tensors = trained(optimizer, *args)
                 self._note(_facts_of(type(optimizer).__name__, tensors))
-                if self._network is not None:
-                    self._network.capture(tensors, self.marks.path("graph"))
+                self._capture(tensors)
             self._updated(0)
             return result
 
@@ -284,6 +258,12 @@ class Watch:
             "step",
             lambda optimizer, *_: [parameter for parameter, *_ in optimizer.all_params()],
         )
+
+    def _capture(self, tensors: list[Any]) -> None:
+        """Capture the network with these tensors, if it is asked for and not captured yet."""
+        if self._network is not None:
+            # The capture takes seconds. They belong to the first step, which is a warm-up.
+            self._network.capture(tensors, self.marks.path("graph"))
 
     def _note(self, facts: dict[str, Any]) -> None:
         """Note what is trained, and from now on take times on the device where it is trained."""
@@ -417,14 +397,17 @@ class Watch:
         def timed_next(following: Any, iterator: Any) -> Any:
             start = self._clock.now()
             batch = following(iterator)
-            waiting, rows = asked.get(iterator), samples_of(batch)
-            samples = waiting.popleft() if waiting else rows
-            if iterator._dataset_kind == module._DatasetKind.Iterable:
-                # It gives fewer items than were asked for if it ends.
-                samples = rows if rows_are_items.setdefault(iterator, rows == samples) else samples
+            waiting = asked.get(iterator)
+            samples = waiting.popleft() if waiting else None
             if not module.torch.is_grad_enabled():
                 # No training computes without gradients: the batch is one of an evaluation.
                 return batch
+            streams = iterator._dataset_kind == module._DatasetKind.Iterable
+            if samples is None or (streams and rows_are_items.get(iterator, True)):
+                # A stream gives fewer items than were asked for if it ends.
+                rows = samples_of(batch)
+                is_number = samples is None or rows_are_items.setdefault(iterator, rows == samples)
+                samples = rows if is_number else samples
             if not self._has_loaded:
                 self._has_loaded = True
                 # A batch may be of any class: reading it must not end the training.

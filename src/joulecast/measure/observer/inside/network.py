@@ -7,10 +7,11 @@ export of the module.
 from __future__ import annotations
 
 from collections import Counter, UserDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import wraps
 from importlib import import_module
+from itertools import islice
 from pathlib import Path
 from typing import Any
 from weakref import ref
@@ -19,6 +20,8 @@ from .marks import Marks
 
 _MOST_CALLS = 64
 """Most calls that are remembered for each depth. The first step alone may have many calls."""
+MOST_TENSORS = 16
+"""Most tensors of a batch that are looked at."""
 _DEEPEST = 3
 """Number of depths at which calls are remembered. Depth 0 is a call that is inside of no other call. For
 example, Lightning's module gets the batch, and calls the network at depth 1."""
@@ -35,21 +38,37 @@ def _without_memory(value: Any) -> Any:
     return value
 
 
-def _lengths(value: Any) -> Iterator[int]:
-    """Length of the first dimension of each tensor in the inputs of a call."""
-    if hasattr(value, "new_empty"):
-        yield from value.shape[:1]
-    elif isinstance(value, (dict, UserDict)):
-        yield from _lengths([*value.values()])
-    elif isinstance(value, (list, tuple)):
-        for part in value:
-            yield from _lengths(part)
+def tensors_in(batch: Any, depth: int = 0) -> Iterator[Any]:
+    """The tensors in a batch that have a length."""
+    shape = getattr(batch, "shape", None)
+    if shape is not None:
+        if len(shape):
+            yield batch
+        return
+    if depth > 4:
+        return
+    if isinstance(batch, Mapping) or hasattr(batch, "items"):
+        parts: Any = list(batch.values())
+    elif isinstance(batch, (list, tuple)):
+        parts = batch
+    else:
+        parts = list(vars(batch).values()) if hasattr(batch, "__dict__") else []
+    for part in parts:
+        yield from tensors_in(part, depth + 1)
 
 
-def _samples(*inputs: Any) -> int:
-    """Number of samples in the inputs of a call: the commonest length of the first dimension of their
-    tensors."""
-    return next((length for length, _ in Counter(_lengths(inputs)).most_common(1)), 0)
+def samples_of(batch: Any) -> int | None:
+    """Number of samples in a batch: the commonest length of the first dimension of its tensors. ``None`` if
+    there is no tensor, or if several lengths are equally common. (Sparse features are often one long tensor
+    for all samples.)"""
+    # The batch may be of a class of the program, with attributes of any kind.
+    with suppress(Exception):
+        lengths = Counter(
+            int(tensor.shape[0]) for tensor in islice(tensors_in(batch), MOST_TENSORS)
+        )
+        (length, most), *others = lengths.most_common(2)
+        return None if others and others[0][1] == most else length
+    return None
 
 
 def _names(module: Any) -> int:
@@ -109,7 +128,7 @@ class Network:
                     notes = self._called[self._depth]
                     notes.append((ref(called), records, given, named))
                     del notes[:-_MOST_CALLS]
-                    self._samples[id(called)] += _samples(given, named) * records
+                    self._samples[id(called)] += (samples_of((given, named)) or 0) * records
             self._depth += 1
             try:
                 return own(called, *args, **kwargs)
