@@ -440,8 +440,17 @@ class _Batch:
         (_Batch(items=["text"], x=np.zeros((6, 2))), None),
         (np.zeros(()), None),
         # Values and lengths of sparse features, and dense features.
-        ((_Batch(_values=np.zeros(9), _lengths=np.zeros(4)), np.zeros(2)), None),
-        ((_Batch(_values=np.zeros(9), _lengths=np.zeros(4)), np.zeros(2), np.zeros((2, 5))), 2),
+        ((_Batch(_values=np.zeros(9), _lengths=np.zeros(4)), np.zeros(2)), 2),
+        (_Batch(_values=np.zeros(9), _lengths=np.zeros(4)), None),
+        # Images, and the boxes in each of them.
+        ((np.zeros((2, 3, 8, 8)), [{"boxes": np.zeros((5, 4)), "labels": np.zeros(5)}] * 2), 2),
+        # A graph: its nodes and its edges.
+        (
+            _Batch(
+                x=np.zeros((9, 3)), edge_index=np.zeros((2, 20)), batch=np.zeros(9), y=np.zeros(4)
+            ),
+            None,
+        ),
     ],
 )
 def test_samples_of_a_batch(batch, samples):

@@ -10,7 +10,6 @@ import threading
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from itertools import islice
 from typing import Any
 from weakref import WeakKeyDictionary
 from zlib import crc32
@@ -27,7 +26,7 @@ from .marks import (
     Moment,
     clock_of,
 )
-from .network import MOST_TENSORS, Network, samples_of, tensors_in
+from .network import Network, samples_of, tensors_in
 from .wrapping import Hook, is_recorded, wrap
 
 _FUNCTIONAL = (
@@ -41,7 +40,7 @@ def _content_of(batch: Any) -> int | None:
     """A number that differs for batches with other contents. ``None`` for a batch of constants, and for one
     on a device, which is not waited for."""
     content, varies = 0, False
-    for tensor in islice(tensors_in(batch), MOST_TENSORS):
+    for tensor in tensors_in(batch):
         if getattr(getattr(tensor, "device", "cpu"), "type", "cpu") != "cpu":
             return None
         numbers = tensor.reshape(-1)

@@ -7,11 +7,11 @@ export of the module.
 from __future__ import annotations
 
 from collections import Counter, UserDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import wraps
 from importlib import import_module
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 from weakref import ref
@@ -20,8 +20,10 @@ from .marks import Marks
 
 _MOST_CALLS = 64
 """Most calls that are remembered for each depth. The first step alone may have many calls."""
-MOST_TENSORS = 16
+_MOST_TENSORS = 16
 """Most tensors of a batch that are looked at."""
+_DEEPEST_TENSORS, _MOST_PARTS = 6, 256
+"""How deep inside of a batch tensors are looked for, and in how many of its parts at each depth."""
 _DEEPEST = 3
 """Number of depths at which calls are remembered. Depth 0 is a call that is inside of no other call. For
 example, Lightning's module gets the batch, and calls the network at depth 1."""
@@ -38,36 +40,34 @@ def _without_memory(value: Any) -> Any:
     return value
 
 
-def tensors_in(batch: Any, depth: int = 0) -> Iterator[Any]:
-    """The tensors in a batch that have a length."""
-    shape = getattr(batch, "shape", None)
-    if shape is not None:
-        if len(shape):
-            yield batch
-        return
-    if depth > 4:
-        return
+def tensors_in(batch: Any) -> list[Any]:
+    """The tensors in a batch that have a length: those that are the least deep inside of it."""
+    level = [batch]
+    for _ in range(_DEEPEST_TENSORS):
+        tensors = [each for each in level if getattr(each, "shape", None) is not None]
+        if found := [each for each in tensors if len(each.shape)]:
+            return found[:_MOST_TENSORS]
+        parts = (_parts(each) for each in level if getattr(each, "shape", None) is None)
+        level = list(islice(chain.from_iterable(parts), _MOST_PARTS))
+    return []
+
+
+def _parts(batch: Any) -> Iterable[Any]:
     if isinstance(batch, Mapping) or hasattr(batch, "items"):
-        parts: Any = list(batch.values())
-    elif isinstance(batch, (list, tuple)):
-        parts = batch
-    else:
-        parts = list(vars(batch).values()) if hasattr(batch, "__dict__") else []
-    for part in parts:
-        yield from tensors_in(part, depth + 1)
+        return list(batch.values())
+    if isinstance(batch, (list, tuple)):
+        return batch
+    return list(vars(batch).values()) if hasattr(batch, "__dict__") else ()
 
 
 def samples_of(batch: Any) -> int | None:
-    """Number of samples in a batch: the commonest length of the first dimension of its tensors. ``None`` if
-    there is no tensor, or if several lengths are equally common. (Sparse features are often one long tensor
-    for all samples.)"""
+    """Number of samples in a batch: the length of the first dimension of most of its tensors. ``None`` if no
+    length is that of more than half of them, as with graphs of several sizes."""
     # The batch may be of a class of the program, with attributes of any kind.
     with suppress(Exception):
-        lengths = Counter(
-            int(tensor.shape[0]) for tensor in islice(tensors_in(batch), MOST_TENSORS)
-        )
-        (length, most), *others = lengths.most_common(2)
-        return None if others and others[0][1] == most else length
+        lengths = Counter(int(tensor.shape[0]) for tensor in tensors_in(batch))
+        length, most = lengths.most_common(1)[0]
+        return length if 2 * most > sum(lengths.values()) else None
     return None
 
 
