@@ -64,6 +64,18 @@ def test_a_folder_without_records_does_not_hide_the_training_of_its_name(
     assert str(MEASURED / "data") not in caplog.text
 
 
+def test_a_training_without_a_captured_network_is_not_planned_by_its_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    measured("tiny")
+    words = ["--network", "tiny", "--platform", "h100-sxm"]
+    for command in (
+        ["plan", "--devices", "1", "--samples", "9"],
+        ["simulate", "--strategy", "dp=1"],
+    ):
+        said = RUN(app, [*command, *words])
+        assert said.exit_code == 2 and "--capture" in said.output and "llama" not in said.output
+
+
 def test_a_campaigns_results_are_its_own_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for part, workload in (("records", "resnet18"), ("metered/records", "vgg16")):

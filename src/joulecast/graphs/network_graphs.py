@@ -19,7 +19,7 @@ from joulecast.graphs.transformer import Attention, attention_of, in_cudnn, tran
 from joulecast.graphs.written_attention import write_out_attention, write_out_unfused
 from joulecast.runs.files.shipped import is_path
 from joulecast.runs.folders import measured_records
-from joulecast.runs.record import NETWORK
+from joulecast.runs.record import NETWORK, read_info
 
 _SHIPPED = Path(__file__).with_name("networks")
 
@@ -37,14 +37,26 @@ def _plain(name: str) -> str:
 
 def network_file(graph: str) -> Path | None:
     """The file of a network, if ``graph`` is the path of a file, or the name of a training that `measure`
-    captured. ``None`` otherwise."""
+    captured. ``None`` otherwise.
+
+    Raises:
+        JoulecastError: the training of this name has no captured network.
+    """
     if is_path(graph, (".json",)) and not graph.startswith("hf:"):
         return Path(graph)
     name = _plain(graph)
     if ":" in name or name in names() or is_by_numbers(name):
         return None
-    captured = [folder / NETWORK for folder in measured_records(graph)]
-    return next((path for path in reversed(captured) if path.is_file()), None)
+    records = measured_records(graph)
+    captured = [folder / NETWORK for folder in records if (folder / NETWORK).is_file()]
+    if records and not captured:
+        remarks = read_info(records[-1]).remarks
+        why = next((each for each in remarks if "not captured" in each), "it ran without --capture")
+        raise JoulecastError(
+            f"{graph}: this training has no captured network ({why}); run it again with `joulecast measure "
+            "--capture`, or take `joulecast capture`"
+        )
+    return captured[-1] if captured else None
 
 
 def graph_origin(
