@@ -11,8 +11,9 @@ from joulecast.errors import JoulecastError
 from joulecast.report.tables.checks import check_results
 from joulecast.report.tables.errors import energy_summary, scaling, write_tables
 from joulecast.report.tables.published import PublishedErrors
+from joulecast.runs.meter_choice import MeterInfo
 from joulecast.runs.observations import observe
-from joulecast.runs.record import write_record
+from joulecast.runs.record import read_record, write_record
 
 PUBLISHED = ROOT / "config/published/mc2.yaml"
 STEP = {"materials": 0.1, "computing": 0.6, "communicating_copy": 0.05, "update": 0.3}
@@ -126,6 +127,12 @@ def test_checks_warn_and_fail(fit, records, tmp_path):
     broken = fit.observations.assign(energy_j=fit.observations["energy_j"] * 2)
     found = check_results(records, replace(fit, observations=broken))
     assert "energy split" in set(found[found["verdict"] == "error"]["check"])
+    record = read_record(records[0])
+    missing = MeterInfo(node="n", meter="command", available=False, reason="command: no answer")
+    info = record.info.model_copy(update={"meters": [*record.info.meters, missing]})
+    write_record(tmp_path / "estimated", replace(record, info=info))
+    found = check_results([tmp_path / "estimated"], fit)
+    assert "command: no answer" in str(set(found[found["check"] == "missing meter"]["found"]))
 
 
 def test_runs_with_a_fault_are_left_out_and_all_of_them_is_an_error(records, tmp_path):
