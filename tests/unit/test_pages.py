@@ -378,6 +378,10 @@ def test_imported_runs_are_told_apart_from_ours(tmp_path):
     # 100 s at 1 kW a node for ten samples.
     costs = pd.read_parquet(tmp_path / f"{COSTS}.parquet").set_index(["network", "nodes"])
     assert costs.loc[("net", 2), "energy_j"] == pytest.approx(2 * 100 * 1000 * 1e5, rel=0.02)
+    # The setting to take is of the work that each training is advised for, from its own folder.
+    assert "for 10 samples or 1,000,000 samples:" in context["short"].caption
+    assert {amounts.work for amounts in context["short"].amounts} == {10, 1e6}
+    assert "/imported --" in " ".join(context["advise_commands"])
 
 
 def test_names_from_outside_are_text_on_the_page(campaign, tmp_path):

@@ -35,7 +35,7 @@ def test_round_trip(tmp_path):
     assert not answers(tmp_path / "r", make_spec(nodes=2, seed=5))
     of_campaign = partial(campaign_records, [tmp_path / "r"])
     assert of_campaign([record.info.spec.digest()]) == [tmp_path / "r"]
-    with pytest.raises(JoulecastError, match=r"r: was measured with another configuration"):
+    with pytest.raises(JoulecastError, match=r"r: measured with another configuration"):
         of_campaign([make_spec(nodes=2, seed=5).digest()])
 
 

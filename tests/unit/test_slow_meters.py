@@ -162,6 +162,12 @@ def test_a_command_of_the_site_prints_watts_or_joules(printed, reading):
     assert described(meter).covers == "node" and described(meter).renewed_s >= 1
 
 
+def test_a_command_may_fail_once_when_a_run_begins(tmp_path):
+    text = f"test -e {tmp_path}/asked || {{ touch {tmp_path}/asked; exit 1; }}; echo 9 W"
+    (meter,) = command_meter.open_command(commanded(program(tmp_path, "meter", text)))
+    assert meter.read().watts == 9
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [

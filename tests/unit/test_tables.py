@@ -11,8 +11,10 @@ from joulecast.errors import JoulecastError
 from joulecast.report.tables.checks import check_results
 from joulecast.report.tables.errors import energy_summary, scaling, write_tables
 from joulecast.report.tables.published import PublishedErrors
+from joulecast.runs.meter_choice import MeterInfo
 from joulecast.runs.observations import observe
-from joulecast.runs.record import write_record
+from joulecast.runs.record import read_record, write_record
+from joulecast.runs.spec import Calibration
 
 PUBLISHED = ROOT / "config/published/mc2.yaml"
 STEP = {"materials": 0.1, "computing": 0.6, "communicating_copy": 0.05, "update": 0.3}
@@ -51,17 +53,24 @@ def test_a_meter_that_was_read_once_gives_no_energy():
     assert "fewer than two readings" in row["why_no_energy"]
 
 
-def test_a_campaign_without_any_energy_has_all_tables(tmp_path):
+def test_a_campaign_without_any_energy_of_trainings_has_all_tables(tmp_path):
     for nodes in (1, 2):
         record = make_record(make_spec(f"dark-n{nodes}", nodes), STEP)
         dark = replace(record, power=record.power.groupby("node").head(1))
         write_record(tmp_path / "records" / f"dark-n{nodes}", dark)
+    record = make_record(make_spec("idle-n1"))
+    spec = record.info.spec.model_copy(
+        update={"kind": "idle", "workload": None, "training": None, "calibration": Calibration()}
+    )
+    idle = record.info.model_copy(update={"spec": spec, "spec_sha256": spec.digest()})
+    write_record(tmp_path / "records/idle-n1", replace(record, info=idle))
     fit = fit_campaign(
         sorted((tmp_path / "records").iterdir()), series_splits=1, series_period_s=0.1
     )
     write_tables(tmp_path / "tables", fit, PublishedErrors.read(PUBLISHED))
     assert "fewer than two readings" in (tmp_path / "tables/energy_summary.md").read_text()
     assert len(pd.read_csv(tmp_path / "tables/scaling.csv")) == 2
+    assert fit.judged("energy")["predicted"].isna().all()
 
 
 def test_estimates_are_never_called_errors(fit, tmp_path):
@@ -126,6 +135,12 @@ def test_checks_warn_and_fail(fit, records, tmp_path):
     broken = fit.observations.assign(energy_j=fit.observations["energy_j"] * 2)
     found = check_results(records, replace(fit, observations=broken))
     assert "energy split" in set(found[found["verdict"] == "error"]["check"])
+    record = read_record(records[0])
+    missing = MeterInfo(node="n", meter="command", available=False, reason="command: no answer")
+    info = record.info.model_copy(update={"meters": [*record.info.meters, missing]})
+    write_record(tmp_path / "estimated", replace(record, info=info))
+    found = check_results([tmp_path / "estimated"], fit)
+    assert "command: no answer" in str(set(found[found["check"] == "missing meter"]["found"]))
 
 
 def test_runs_with_a_fault_are_left_out_and_all_of_them_is_an_error(records, tmp_path):

@@ -171,7 +171,7 @@ class StageMC2:
 
     Attributes:
         time: fitted coefficients of the stage times.
-        power: fitted idle power ``P0`` and excess powers ``dP:<stage>`` in W; ``None`` if the runs have no
+        power: fitted idle power ``P0`` and excess powers ``dP:<stage>`` in W; ``None`` if no training has an
             energy.
     """
 
@@ -204,9 +204,9 @@ class StageMC2:
         form = choose_form(allreduce)
         values, self._one_exchange = self._fit_time(training, allreduce, form)
         self.time = Fitted(values, form)
-        power = self._fit_power(training, calibration)
-        if power:
-            self.power = Fitted(power)
+        # What idle nodes draw does not show what a training draws.
+        if training["energy_j"].notna().any():
+            self.power = Fitted(self._fit_power(training, calibration))
         return self
 
     def _fit_time(

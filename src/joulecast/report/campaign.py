@@ -140,12 +140,13 @@ def advise_campaign(results: Results, runs: KnownRuns, priced_by: str | None) ->
     """
     each = results.clean.sort_values("workload", kind="stable").drop_duplicates("workload")
     labels = names_of(list(each["network"].astype(str)), list(each["platform"].astype(str)))
-    is_own = (results.folder / "records").is_dir()
-    place = results.folder / ("records" if is_own else "imported")
+    imported = results.folder / "imported"
     advised = []
     for row, label in zip(each.itertuples(), labels, strict=True):
         asked: dict[str, Any] = {"network": str(row.network), "platform": str(row.platform)}
         priced: dict[str, Any] = {"prices": priced_by} if priced_by else {}
+        is_imported = row.kind == "imported" and imported.is_dir()
+        place = imported if is_imported else results.folder / "records"
         request = AdviceRequest(**asked, **priced, records=(place,))
         answer, why = None, None
         try:

@@ -2,6 +2,7 @@
 
 import logging
 import re
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -70,13 +71,13 @@ def campaign_records(above: Sequence[Path], digests: Sequence[str]) -> list[Path
             "delete that folder and start again"
         )
     known = set(digests)
-    for folder in folders:
-        # Snakemake does not know what a record answers if it was killed meanwhile, or if results were copied.
-        if read_info(folder).spec_sha256 not in known:
-            raise JoulecastError(
-                f"{folder}: was measured with another configuration; start again with that one, or delete "
-                "this folder"
-            )
+    # Snakemake does not know what a record answers if it was killed meanwhile, or if results were copied.
+    others = [str(folder) for folder in folders if read_info(folder).spec_sha256 not in known]
+    if others:
+        raise JoulecastError(
+            f"{shlex.join(others)}: measured with another configuration; start again with that one, or "
+            "delete what is named here"
+        )
     return folders
 
 

@@ -241,8 +241,8 @@ def too_slow(
     }
     return {
         (meter.node, meter.meter): (
-            f"has something new every {new_s[meter.node, meter.meter]:.3g} s, {_LEAST_RENEWALS} times as "
-            f"long a run is needed, and it lasted {lasts_s:.3g} s"
+            f"has something new every {new_s[meter.node, meter.meter]:.3g} s, and the run is shorter than "
+            f"{_LEAST_RENEWALS} times this"
         )
         for meter in meters
         if meter.available and _LEAST_RENEWALS * new_s[meter.node, meter.meter] > lasts_s

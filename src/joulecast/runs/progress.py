@@ -1,5 +1,6 @@
 """Progress of a campaign: which runs are done, unfinished, failed or waiting, from records and logs."""
 
+import shlex
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -178,7 +179,7 @@ def _disturbed_pipelines(results: Path) -> list[Path]:
 
 def how_to_repeat(runs: Sequence[str], results: str) -> str:
     """What a user does to measure some runs of a campaign again."""
-    records = " ".join(f"{results}/records/{run}" for run in runs)
+    records = shlex.join(f"{results}/records/{run}" for run in runs)
     return f"rm -r {records}, and start the campaign again"
 
 

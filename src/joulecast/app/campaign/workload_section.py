@@ -22,9 +22,9 @@ class WorkloadSection(Section):
     command: str | None = Field(
         None,
         min_length=1,
-        description="A training of your own, in place of networks: one line for the shell. Each run fills "
-        "in {gpus} (ranks of a host), {nodes} (hosts), {ranks} (all ranks), {batch_per_rank}, {batch} (of "
-        "all ranks) and {steps}.",
+        description="A training of your own with PyTorch, in place of networks: one line for the shell. Each "
+        "run fills in {gpus} (ranks of a host), {nodes} (hosts), {ranks} (all ranks), {batch_per_rank}, "
+        "{batch} (of all ranks) and {steps}.",
     )
     name: str = Field(
         "own", pattern=r"^[a-z0-9_]+$", description="Name of the training in records."

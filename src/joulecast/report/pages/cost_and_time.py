@@ -80,7 +80,7 @@ def _table(cells: Sequence[Mapping[str, str]], found: CampaignForecast) -> Table
     kept = [name for name in columns if name != "work" and name not in same]
     facts = "; ".join(f"{name}: {value}" for name, value in same.items() if name != "work is")
     rows = [tuple(row.get(name, "") for name in kept) for row in cells]
-    caption = f"Forecasts for {found.work_is}, with 90 % intervals ({facts})"
+    caption = f"Forecasts for {found.work_is}, with 90 % intervals{facts and f' ({facts})'}"
     numeric = frozenset(kept) - {"workload", "basis", *words}
     amounts = [
         Amounts.of(

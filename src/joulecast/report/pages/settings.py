@@ -8,6 +8,7 @@ from joulecast.energy.forecast import Note, texts_of, work_of
 from joulecast.energy.prices import Prices
 from joulecast.quantities import (
     NONE,
+    amount,
     consumptions,
     consumptions_of,
     digits,
@@ -64,7 +65,7 @@ def cautions(notes: Sequence[str], advised: Sequence[Advised]) -> list[str]:
         for one in advised
         if one.answer is not None
         for warning in one.answer["warnings"]
-        if not notes or not warning.startswith(f"{one.name}: ")
+        if not notes or not warning.startswith((f"{one.name}: ", f"{one.name} on "))
     ]
     return [*notes, *texts_of(of_advice)]
 
@@ -76,8 +77,8 @@ def short_table(advised: Sequence[Advised], prices: Prices) -> Table | None:
         answer = one.answer
         if answer is None or answer["best"] is None:
             continue
-        best, unit = answer["best"], answer["work"]["unit"]
-        works.append(work_in_words(unit))
+        best, work, unit = answer["best"], answer["work"]["samples"], answer["work"]["unit"]
+        works.append(amount(work, unit))
         least.append(answer["limit"]["in_words"])
         rows.append(
             {
@@ -94,7 +95,7 @@ def short_table(advised: Sequence[Advised], prices: Prices) -> Table | None:
         amounts.append(
             Amounts.of(
                 best,
-                work=work_of(unit),
+                work=work,
                 unit=unit,
                 batch=best["batch_size"] if in_steps else None,
                 nodes=best["hosts"],

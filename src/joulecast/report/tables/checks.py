@@ -23,6 +23,9 @@ def _of_record(record: RunRecord) -> Iterator[tuple[str, str, str]]:
     for meter in info.meters:
         if meter.available and meter.failed_reads:
             yield "warning", "failed reads", f"{meter.node} {meter.meter}: {meter.failed_reads}"
+        # The configuration asks for this meter by its command. So an estimate must not replace it unseen.
+        if meter.meter == "command" and not meter.available and meter.source is None:
+            yield "warning", "missing meter", f"{meter.node}: {meter.reason}"
     metering, _ = counted_power(record)
     for gap in metering.gaps:
         found = (
