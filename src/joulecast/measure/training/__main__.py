@@ -52,8 +52,11 @@ def _observe(spec: RunSpec, out: Path) -> None:
 
     code, result = measure_command(spec, out, in_campaign=True)
     why = fault_of(code) or result.why_not
-    if result.record is not None and not why:
-        why = "; ".join(result.record.info.left_out)
+    if result.record is not None and not why and result.record.info.left_out:
+        why = (
+            f"{'; '.join(result.record.info.left_out)}. No forecast can use such a run; to get only its time "
+            "and energy, run `joulecast measure -- COMMAND`"
+        )
     if why:
         raise JoulecastError(f"run {spec.run}: {why}")
 
