@@ -261,8 +261,7 @@ def place(
     if strategy.is_inferred:
         settings = [strategy.tree] * len(graph.ops)
         # Sharding, recomputation and the costs of ops do not change the placement.
-        splits = costs.op_cache.once(
-            graph,
+        splits = graph.once(
             ("split", *strategy.mesh.items(), strategy.sequence_parallel),
             lambda: _split(graph, strategy, [{} for _ in graph.ops], numbers),
         )
@@ -270,7 +269,7 @@ def place(
         placements, settings = _settle_splits(graph, strategy)
         splits = _split(graph, strategy, placements, numbers)
     stages = _cut(graph, strategy, costs, send_s_per_byte, splits, settings)
-    units = costs.op_cache.once(graph, "units", lambda: [unit_of(op.module) for op in graph.ops])
+    units = graph.once("units", lambda: [unit_of(op.module) for op in graph.ops])
     names = [unit or op.name for op, unit in zip(graph.ops, units, strict=True)]
     zero = [setting.zero or 0 for setting in settings]
     return list(
@@ -343,7 +342,7 @@ def _cut(
             raise JoulecastError(
                 f"strategy: node `{missing or 'the root'}` has no stage; give all of them one, or none"
             )
-        blocks = costs.op_cache.once(graph, "blocks", lambda: blocks_of(graph))
+        blocks = graph.once("blocks", lambda: blocks_of(graph))
         seconds = {
             split: sum(
                 costs.cost(graph, split.op, split.parts, direction).seconds

@@ -261,7 +261,6 @@ class Prepared:
             self.strategy,
             self.programs[place :: self.strategy.pipeline],
             self.training,
-            self.costs.op_cache,
             self.platform.require_cluster().communicator_bytes,
         )
 
