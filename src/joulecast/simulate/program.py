@@ -308,13 +308,10 @@ class ProgramBuilder:
         gathered: list[int] = []
         inputs: set[tuple[str, Layout]] = set()
         mine = [] if self.inference else self.items[stage]
-        blocks: dict[str, list[PlacedOp]] = defaultdict(list)
-        for item in mine:
-            blocks[item.recompute].append(item)
         for item in reversed(mine):
             if item.recompute and item.recompute not in again:
                 again.add(item.recompute)
-                block = blocks[item.recompute]
+                block = [other for other in mine if other.recompute == item.recompute]
                 block = block[: recomputed_ops(self.graph, [other.op for other in block])]
                 self._add_forward(phase, block, again=True)
             if not item.split.has_backward:

@@ -144,8 +144,14 @@ class _Search:
                 verdict = memory_verdict(smallest.memory, self.platform)
                 outcome.too_large[text_of(tried[-1])] = share, verdict
             return None
-        fewer = (self._prepared(strategy, batch) for strategy in tried[:-1])
-        return next((ready for ready in fewer if ready.fits), smallest)
+
+        def fits(strategy: Strategy) -> bool:
+            return self._prepared(strategy, batch).fits
+
+        # On one device, a single micro-batch needs no buffers of gradients. So it is looked at alone.
+        last = len(tried) - 1
+        found = 0 if fits(tried[0]) else bisect.bisect_left(tried, True, 1, last, key=fits)
+        return self._prepared(tried[found], batch)
 
     def _try(self, place: Place, strategies: Sequence[Strategy], outcome: _Outcome) -> None:
         """Find the strategy that fits with the fewest micro-batches, with one kind of recomputation.
