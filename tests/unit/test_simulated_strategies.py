@@ -342,11 +342,13 @@ def test_the_best_of_a_search_are_the_first_of_all(
     network: str, devices: int, top: int, gamma: float, memory: float | None
 ) -> None:
     platform = cluster_of(4, inside=2e10, nic=4e9, gamma=gamma, memory=memory)
-    everything = search(op_graph(network), platform, devices, 16)
-    best = search(op_graph(network), platform, devices, 16, top=top)
+    asked = op_graph(network), platform, devices, 16
+    everything, best = search(*asked), search(*asked, top=top)
     times = {text_of(each.strategy): each.step_s for each in everything.feasible}
     found = [text_of(each.strategy) for each in best.feasible]
     assert found == list(times)[:top]
+    alone = search(*asked, top=top, others=False)
+    assert [text_of(each.strategy) for each in alone.feasible] == found
     # Whether the rest fits is not always looked at: then its plainest form stands for it.
     assert not set(best.beaten) & set(found)
     known = {text: least for text, least in best.beaten.items() if text in times}

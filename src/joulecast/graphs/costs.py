@@ -206,6 +206,10 @@ _OUTPUT = frozenset(("relu", "tanh", "softmax"))
 
 def kept_for_backward(graph: OpGraph, op: Op) -> list[Access]:
     """Activations that the backward op reads."""
+    return graph.once(("kept", op.name), lambda: _kept_for_backward(graph, op))
+
+
+def _kept_for_backward(graph: OpGraph, op: Op) -> list[Access]:
     if not graph.has_backward(op):
         return []
     if op.kind == "cross_entropy" and op.attributes.get("fused"):
@@ -272,6 +276,10 @@ def extra_kept(graph: OpGraph, op: Op) -> list[ExtraBytes]:
     wider; a fused kernel keeps one logarithm a row. A product with narrow operands keeps its cast input,
     which counts for the first op that reads it.
     """
+    return graph.once(("extra", op.name), lambda: _extra_kept(graph, op))
+
+
+def _extra_kept(graph: OpGraph, op: Op) -> list[ExtraBytes]:
     if not graph.has_backward(op):
         return []
     cast = [

@@ -16,17 +16,20 @@ This module needs no torch.
 
 import json
 import math
+from collections.abc import Callable, Hashable
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, Field, Strict, TypeAdapter
 
 from joulecast.errors import JoulecastError
 from joulecast.runs.files.reading import read_json_object, validated
 from joulecast.runs.files.writing import written_aside
+
+T = TypeVar("T")
 
 
 class DimKind(StrEnum):
@@ -207,6 +210,17 @@ class OpGraph:
     def has_backward(self, op: Op) -> bool:
         """Whether an op has a backward: it reads something that has a gradient, outside of ``no_grad``."""
         return any(a.tensor in self.trained for a in op.reads) and not op.attributes.get("no_grad")
+
+    @cached_property
+    def _known(self) -> dict[Hashable, Any]:
+        return {}
+
+    def once(self, key: Hashable, work: Callable[[], T]) -> T:
+        """The result of some work on the graph. The work is done once for each key."""
+        if key not in self._known:
+            self._known[key] = work()
+        found: T = self._known[key]
+        return found
 
     @cached_property
     def _other_batches(self) -> dict[int, "OpGraph"]:

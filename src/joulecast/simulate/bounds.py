@@ -16,6 +16,7 @@ from typing import NamedTuple
 from joulecast.simulate.compiler import Compiler, TurnWork
 from joulecast.simulate.device_mesh import uneven
 from joulecast.simulate.phases import Bucket, Message
+from joulecast.simulate.placement import runs_again
 from joulecast.simulate.simulate import Prepared
 from joulecast.simulate.strategy import Strategy
 
@@ -29,8 +30,8 @@ class Least(NamedTuple):
 
 
 def stage_seconds(ready: Prepared) -> list[tuple[float, float]]:
-    """Seconds of each stage's ops, for the forward pass and the backward pass of a micro-batch. They are 0 if
-    the devices have parts of different sizes."""
+    """Seconds of each stage's ops, for the forward pass and the backward pass of a micro-batch. Recomputation
+    is in the backward pass. They are 0 if the devices have parts of different sizes."""
     if uneven(ready.placed):
         return [(0.0, 0.0)] * len(ready.programs)
     found = []
@@ -40,6 +41,9 @@ def stage_seconds(ready: Prepared) -> list[tuple[float, float]]:
             for direction in split.directions(ready.training.inference):
                 cost = ready.costs.cost(ready.graph, split.op, split.parts, direction)
                 seconds[direction] += count * cost.seconds
+        for split, count in runs_again(ready.graph, program.items).items():
+            cost = ready.costs.cost(ready.graph, split.op, split.parts, "forward")
+            seconds["backward"] += count * cost.seconds
         found.append((seconds["forward"], seconds["backward"]))
     return found
 
@@ -47,7 +51,8 @@ def stage_seconds(ready: Prepared) -> list[tuple[float, float]]:
 def least_computing(stages: list[tuple[float, float]], strategy: Strategy) -> Least:
     """The least time of a step, from the time of computing alone (:func:`stage_seconds`)."""
     # With zero-bubble schedules, the gradients of weights may be computed after the gradient is passed on.
-    passes_back = strategy.schedule != "zb-h1"
+    # Activations may be computed again before the gradient arrives.
+    passes_back = strategy.schedule != "zb-h1" and not strategy.tree.recompute
     ends, passed_s = [], 0.0
     for place in range(strategy.pipeline):
         own_s = sum(sum(stage) for stage in stages[place :: strategy.pipeline])

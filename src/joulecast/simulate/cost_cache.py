@@ -4,9 +4,6 @@ The cost of an op depends on its kind, dims, attributes and tensors, and not on 
 signature. A search asks for the cost of the same few signatures thousands of times.
 """
 
-from collections.abc import Callable, Hashable
-from typing import Any, TypeVar
-
 from joulecast.graphs.autocast import cast_reads, casts_first
 from joulecast.graphs.costs import Cost, Costs, Direction, Parts, Scaled
 from joulecast.graphs.kernel_costs import with_gradient_passes
@@ -16,7 +13,6 @@ from joulecast.simulate.correction import MeasuredSteps, step_setting
 from joulecast.simulate.strategy import Strategy, gradient_passes
 
 Signature = tuple[object, ...]
-T = TypeVar("T")
 
 
 def signature_of(graph: OpGraph, op: Op) -> Signature:
@@ -41,13 +37,12 @@ def signature_of(graph: OpGraph, op: Op) -> Signature:
 
 
 class OpCache:
-    """Results that all strategies of a network share. Each is computed only once."""
+    """Numbers of ops that all strategies of a network share."""
 
     def __init__(self) -> None:
         self._numbers: dict[Signature, int] = {}
         # A graph holds a dict and has no hash of its own; what is numbered is its tuple of ops.
         self._of_graph: dict[int, tuple[OpGraph, dict[str, int]]] = {}
-        self._done: dict[Hashable, Any] = {}
 
     def numbers(self, graph: OpGraph) -> dict[str, int]:
         """A number for each op of a graph, by the op's name. Ops with the same signature have the same
@@ -59,16 +54,6 @@ class OpCache:
             }
             self._of_graph[id(graph)] = graph, numbers
         return self._of_graph[id(graph)][1]
-
-    def once(self, graph: OpGraph, key: Hashable, work: Callable[[], T]) -> T:
-        """The result of some work on a graph. The work is done once for each key."""
-        # The graph is kept, so that its id stays its own.
-        self.numbers(graph)
-        of_graph = id(graph), key
-        if of_graph not in self._done:
-            self._done[of_graph] = work()
-        found: T = self._done[of_graph]
-        return found
 
 
 class CachedCosts:

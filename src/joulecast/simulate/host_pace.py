@@ -1,6 +1,6 @@
 """How the host of plain PyTorch keeps pace with its device. A fast GPU waits for the host."""
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -11,8 +11,7 @@ from joulecast.graphs.kernel_costs import KernelCosts, kernel_rates
 from joulecast.graphs.opgraph import OpGraph
 from joulecast.graphs.precision import PRECISIONS
 from joulecast.simulate.cost_cache import CachedCosts
-from joulecast.simulate.placement import PlacedOp, Split
-from joulecast.simulate.recomputation import recomputed_ops
+from joulecast.simulate.placement import PlacedOp, runs_again
 
 
 @dataclass(frozen=True)
@@ -42,16 +41,8 @@ def host_pace(
     if not isinstance(eager, KernelCosts) or PRECISIONS[eager.precision].half:
         return HostPace()
     runs = Counter((item.split, way) for item in placed for way in item.split.directions(inference))
-    blocks: dict[str, list[PlacedOp]] = defaultdict(list)
-    for item in placed if not inference else ():
-        if item.recompute:
-            blocks[item.recompute].append(item)
-    again: dict[tuple[Split, ...], int] = {}
-    for block in blocks.values():
-        splits = tuple(item.split for item in block)
-        if splits not in again:
-            again[splits] = recomputed_ops(graph, [item.op for item in block])
-        runs.update((split, "forward") for split in splits[: again[splits]])
+    for split, count in runs_again(graph, placed if not inference else ()).items():
+        runs[split, "forward"] += count
     seconds, first = np.zeros(3), dict.fromkeys(mesh, 0)
     for (split, way), count in runs.items():
         seconds += count * eager.pace_s(graph, split.op, split.parts_at(first, mesh), way)

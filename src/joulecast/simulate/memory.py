@@ -18,18 +18,17 @@ from joulecast.graphs.costs import Parts, bytes_of, extra_kept, kept_for_backwar
 from joulecast.graphs.opgraph import Op, OpGraph
 from joulecast.graphs.precision import TrainingSetup
 from joulecast.runs.platforms import Platform
-from joulecast.simulate.cost_cache import OpCache
 from joulecast.simulate.phases import Sharding
-from joulecast.simulate.placement import PlacedOp
+from joulecast.simulate.placement import PlacedOp, Split
 from joulecast.simulate.program import StageProgram
 from joulecast.simulate.schedules import device_order
 from joulecast.simulate.strategy import Strategy
 
 
-def _parts(item: PlacedOp) -> dict[str, float]:
+def _parts(split: Split) -> dict[str, float]:
     """Number of parts of each split dim, as if all parts had the size of the largest one."""
-    sizes = {name: item.op.dim(name).size for name in item.parts}
-    return {name: sizes[name] / math.ceil(sizes[name] / p) for name, p in item.parts.items()}
+    sizes = {name: split.op.dim(name).size for name in split.parts}
+    return {name: sizes[name] / math.ceil(sizes[name] / p) for name, p in split.parts.items()}
 
 
 def _kept_by(op: str, number: int = 0) -> str:
@@ -69,7 +68,8 @@ class _Stage:
         written = {access.tensor for item in items for access in item.op.writes}
         self.shards = written if as_written else set()
         """Tensors that are kept as they were written, also if a product gathers them."""
-        every_parts = [_parts(item) for item in items]
+        parts_of = {split: _parts(split) for split in dict.fromkeys(item.split for item in items)}
+        every_parts = [parts_of[item.split] for item in items]
         for item, parts in zip(items, every_parts, strict=True):
             self._size_activations(item.op, parts)
         for place, (item, parts) in enumerate(zip(items, every_parts, strict=True)):
@@ -241,7 +241,7 @@ def _shape_of(program: StageProgram) -> Hashable:
 
 
 def _stage_peaks(
-    graph: OpGraph, strategy: Strategy, program: StageProgram, keeps: bool, op_cache: OpCache
+    graph: OpGraph, strategy: Strategy, program: StageProgram, keeps: bool
 ) -> _StagePeaks:
     """Bytes of the activations of a stage, which keeps them for a backward pass or not. Stages of the same
     shape share a result."""
@@ -254,7 +254,7 @@ def _stage_peaks(
         return _StagePeaks(stage.saved_bytes, forward, at, *backward)
 
     key = (_shape_of(program), tuple(strategy.mesh.items()), keeps, as_written)
-    return op_cache.once(graph, key, looked_at)
+    return graph.once(key, looked_at)
 
 
 @dataclass(frozen=True)
@@ -346,7 +346,6 @@ def memory_of(
     strategy: Strategy,
     programs: list[StageProgram],
     training: TrainingSetup,
-    op_cache: OpCache,
     communicator_bytes: float,
 ) -> Memory:
     """Peak memory of the devices at one place of the pipeline. If dims do not divide evenly, it is for the
@@ -357,7 +356,7 @@ def memory_of(
         communicator_bytes: bytes of the communication library's buffers for each group of devices.
     """
     keeps = not training.inference
-    chunks = [_stage_peaks(graph, strategy, program, keeps, op_cache) for program in programs]
+    chunks = [_stage_peaks(graph, strategy, program, keeps) for program in programs]
     weights = [weight for program in programs for weight in program.weights.values()]
     frozen = {tensor.name for tensor in graph.weights if tensor.role == "frozen"}
     trained = [

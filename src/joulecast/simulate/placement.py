@@ -5,8 +5,8 @@ products are split by columns and rows. Along the pipeline axis, the network is 
 other ops are placed like the tensors that they read.
 """
 
-from collections import defaultdict
-from collections.abc import Hashable, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, get_args
 
@@ -26,7 +26,7 @@ from joulecast.simulate.inferred_splits import (
     split_sequence,
 )
 from joulecast.simulate.pipeline_stages import blocks_of, cut_stages, unit_of
-from joulecast.simulate.recomputation import attention_cores
+from joulecast.simulate.recomputation import attention_cores, recomputed_ops
 from joulecast.simulate.strategy import REPLICAS, Node, Strategy
 
 Placement = Mapping[str, str]
@@ -114,6 +114,22 @@ def _splits_of(
             uneven = tuple((axis, count) for axis, count in more.items() if count)
             known[key] = Split(op, placement, dict(parts), uneven, has_backward)
         found.append(known[key])
+    return found
+
+
+def runs_again(graph: OpGraph, placed: Iterable[PlacedOp]) -> Counter[Split]:
+    """How often recomputation runs each part of an op again for a micro-batch."""
+    blocks: dict[str, list[PlacedOp]] = defaultdict(list)
+    for item in placed:
+        if item.recompute:
+            blocks[item.recompute].append(item)
+    again: dict[tuple[Split, ...], int] = {}
+    found = Counter[Split]()
+    for block in blocks.values():
+        splits = tuple(item.split for item in block)
+        if splits not in again:
+            again[splits] = recomputed_ops(graph, [item.op for item in block])
+        found.update(splits[: again[splits]])
     return found
 
 
@@ -245,8 +261,7 @@ def place(
     if strategy.is_inferred:
         settings = [strategy.tree] * len(graph.ops)
         # Sharding, recomputation and the costs of ops do not change the placement.
-        splits = costs.op_cache.once(
-            graph,
+        splits = graph.once(
             ("split", *strategy.mesh.items(), strategy.sequence_parallel),
             lambda: _split(graph, strategy, [{} for _ in graph.ops], numbers),
         )
@@ -254,7 +269,7 @@ def place(
         placements, settings = _settle_splits(graph, strategy)
         splits = _split(graph, strategy, placements, numbers)
     stages = _cut(graph, strategy, costs, send_s_per_byte, splits, settings)
-    units = costs.op_cache.once(graph, "units", lambda: [unit_of(op.module) for op in graph.ops])
+    units = graph.once("units", lambda: [unit_of(op.module) for op in graph.ops])
     names = [unit or op.name for op, unit in zip(graph.ops, units, strict=True)]
     zero = [setting.zero or 0 for setting in settings]
     return list(
@@ -327,7 +342,7 @@ def _cut(
             raise JoulecastError(
                 f"strategy: node `{missing or 'the root'}` has no stage; give all of them one, or none"
             )
-        blocks = costs.op_cache.once(graph, "blocks", lambda: blocks_of(graph))
+        blocks = graph.once("blocks", lambda: blocks_of(graph))
         seconds = {
             split: sum(
                 costs.cost(graph, split.op, split.parts, direction).seconds

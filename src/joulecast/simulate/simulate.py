@@ -254,21 +254,26 @@ class Prepared:
     host: HostPace
     calibration_remark: str | None
 
+    def _memory_at(self, place: int) -> Memory:
+        """Memory of the devices at a place of the pipeline."""
+        return memory_of(
+            self.graph,
+            self.strategy,
+            self.programs[place :: self.strategy.pipeline],
+            self.training,
+            self.platform.require_cluster().communicator_bytes,
+        )
+
     @cached_property
     def memory(self) -> list[Memory]:
         """Memory of each stage's devices."""
-        places, cluster = self.strategy.pipeline, self.platform.require_cluster()
-        return [
-            memory_of(
-                self.graph,
-                self.strategy,
-                self.programs[place::places],
-                self.training,
-                self.costs.op_cache,
-                cluster.communicator_bytes,
-            )
-            for place in range(places)
-        ]
+        return list(map(self._memory_at, range(self.strategy.pipeline)))
+
+    @property
+    def fits(self) -> bool:
+        """Whether the step fits in memory. The first stage that does not fit ends the test."""
+        each = map(self._memory_at, range(self.strategy.pipeline))
+        return all((share_of_memory([one], self.platform) or 0.0) <= 1 for one in each)
 
 
 def prepare(

@@ -8,7 +8,7 @@ The search ends when no other strategy can be among the best.
 
 import bisect
 import heapq
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -22,11 +22,7 @@ from joulecast.runs.processes import workers
 from joulecast.runs.provenance import usable_cores
 from joulecast.simulate.bounds import Least, least_computing, least_time, stage_seconds
 from joulecast.simulate.cost_cache import cached
-from joulecast.simulate.memory import (
-    least_state_bytes,
-    memory_verdict,
-    share_of_memory,
-)
+from joulecast.simulate.memory import least_state_bytes, memory_verdict, share_of_memory
 from joulecast.simulate.simulate import (
     Assumptions,
     Prepared,
@@ -80,7 +76,9 @@ class Ranking:
 
 
 Place = tuple[int, int]
-"""The number of a candidate, and the number of a strategy of this candidate that fits in memory."""
+"""The number of a candidate, and the number of a kind of recomputation."""
+Task = tuple[Place, Strategy | Sequence[Strategy]]
+"""A strategy to simulate, or strategies of which the first one that fits in memory is to be found."""
 
 
 @dataclass
@@ -89,6 +87,8 @@ class _Outcome:
 
     least: dict[Place, tuple[Strategy, Least]] = field(default_factory=dict)
     """Strategies that fit in memory, and lower bounds of their time."""
+    untried: dict[Place, tuple[Sequence[Strategy], Least]] = field(default_factory=dict)
+    """Strategies that are left to try with more recomputation, and a lower bound of their time."""
     simulations: dict[Place, Simulation] = field(default_factory=dict)
     too_large: dict[str, tuple[float, str]] = field(default_factory=dict)
     """Strategies that do not fit, the share of its memory that a device would need, and the reason."""
@@ -105,9 +105,10 @@ class _Search:
     assumed: Assumptions
     candidates: list[StrategyAlternatives]
     value: Value
+    others: bool
+    """Whether also the strategies that are not among the best are described."""
     _stages: dict[object, list[tuple[float, float]]] = field(default_factory=dict)
-    """Cache: seconds of the ops of each stage. Recomputation does not change them. Without this cache, a plan
-    takes a tenth longer."""
+    """Cache: seconds of the ops of each stage. Without it, a plan takes a tenth longer."""
 
     @cached_property
     def _recomputations(self) -> list[Recompute]:
@@ -118,49 +119,63 @@ class _Search:
         return prepare(self.graph, self.platform, strategy, batch, self.costs, training)
 
     def _least_of(self, strategy: Strategy, batch: int) -> Least:
-        """A lower bound of the computing time of a strategy."""
+        """A lower bound of the time of a strategy, from its computing alone."""
         usual = strategy.schedule if strategy.virtual > 1 else "1f1b"
         # From 2 on, no gradients are added up over micro-batches, or copied.
         zero = min(strategy.tree.zero or 0, 2)
-        plain = strategy.model_copy(update={"tree": Node(zero=zero or None), "schedule": usual})
+        tree = Node(zero=zero or None, recompute=strategy.tree.recompute)
+        plain = strategy.model_copy(update={"tree": tree, "schedule": usual})
         key = text_of(plain), batch
         if key not in self._stages:
             self._stages[key] = stage_seconds(self._prepared(plain, batch))
         return least_computing(self._stages[key], strategy)
 
+    def _least_of_all(self, strategies: Sequence[Strategy], batch: int) -> Least:
+        """A lower bound of the times of several strategies."""
+        each = [self._least_of(one, batch) for one in strategies]
+        return Least(min(one.step_s for one in each), min(one.computing_s for one in each))
+
     def _fewest(self, tried: list[Strategy], batch: int, outcome: _Outcome) -> Prepared | None:
         """The strategy with the fewest micro-batches that fits. More micro-batches never need more memory."""
-
-        def share(ready: Prepared) -> float:
-            return share_of_memory(ready.memory, self.platform) or 0.0
-
         smallest = self._prepared(tried[-1], batch)
-        if share(smallest) > 1:
-            verdict = memory_verdict(smallest.memory, self.platform)
-            outcome.too_large[text_of(tried[-1])] = share(smallest), verdict
+        if not smallest.fits:
+            if self.others:
+                share = share_of_memory(smallest.memory, self.platform) or 0.0
+                verdict = memory_verdict(smallest.memory, self.platform)
+                outcome.too_large[text_of(tried[-1])] = share, verdict
             return None
-        fewer = (self._prepared(strategy, batch) for strategy in tried[:-1])
-        return next((ready for ready in fewer if share(ready) <= 1), smallest)
 
-    def _fitting(self, candidate: StrategyAlternatives, outcome: _Outcome) -> Iterator[Prepared]:
-        """The strategy that fits with the fewest micro-batches.
+        def fits(strategy: Strategy) -> bool:
+            return self._prepared(strategy, batch).fits
 
-        If it needs several micro-batches to fit, or none fits, recomputation is tried, too.
+        # On one device, a single micro-batch needs no buffers of gradients. So it is looked at alone.
+        last = len(tried) - 1
+        found = 0 if fits(tried[0]) else bisect.bisect_left(tried, True, 1, last, key=fits)
+        return self._prepared(tried[found], batch)
+
+    def _try(self, place: Place, strategies: Sequence[Strategy], outcome: _Outcome) -> None:
+        """Find the strategy that fits with the fewest micro-batches, with one kind of recomputation.
+
+        If it needs several micro-batches to fit, or none fits, the next kind is left to try. It computes
+        more. So if only the best are described, its bound often shows that it need not be tried.
         """
-        strategies = list(candidate.by_micro_batches)
-        for recompute in self._recomputations:
-            tried = [recomputing(strategy, recompute) for strategy in strategies]
-            try:
-                found = self._fewest(tried, candidate.batch, outcome)
-            except JoulecastError as error:
-                outcome.impossible[text_of(tried[-1])] = str(error)
-                return
-            if found is not None:
-                yield found
-                fewer = [s for s in strategies if s.micro_batches < found.strategy.micro_batches]
-                if not fewer or found.strategy.pipeline > 1:
-                    return
-                strategies = fewer
+        number, kind = place
+        candidate = self.candidates[number]
+        tried = [recomputing(one, self._recomputations[kind]) for one in strategies]
+        try:
+            found = self._fewest(tried, candidate.batch, outcome)
+        except JoulecastError as error:
+            outcome.impossible[text_of(tried[-1])] = str(error)
+            return
+        if found is not None:
+            outcome.least[place] = found.strategy, least_time(compiler_of(found, self.assumed))
+            fewest = 1 if found.strategy.pipeline > 1 else found.strategy.micro_batches
+            strategies = [one for one in strategies if one.micro_batches < fewest]
+        if strategies and kind + 1 < len(self._recomputations):
+            more = [recomputing(one, self._recomputations[kind + 1]) for one in strategies]
+            bounded = candidate.by_micro_batches if self.others else more
+            least = self._least_of_all(bounded, candidate.batch)
+            outcome.untried[number, kind + 1] = strategies, least
 
     def _bound(self, candidate: StrategyAlternatives, outcome: _Outcome) -> Least | None:
         """A lower bound for all strategies of a candidate; ``None`` if none can run or fits in memory."""
@@ -175,23 +190,18 @@ class _Search:
             outcome.too_large[text_of(last)] = state / device.memory_bytes, verdict
             return None
         try:
-            each = [self._least_of(one, candidate.batch) for one in candidate.by_micro_batches]
+            return self._least_of_all(candidate.by_micro_batches, candidate.batch)
         except JoulecastError as error:
             outcome.impossible[text_of(last)] = str(error)
             return None
-        return Least(min(one.step_s for one in each), min(one.computing_s for one in each))
 
-    def outcome(self, task: tuple[Place, Strategy | None]) -> _Outcome:
-        """Simulate a strategy; or, without one, find the strategies of a candidate that fit in memory, and
-        their bounds."""
+    def outcome(self, task: Task) -> _Outcome:
+        """Simulate a strategy; or find the strategy of several that fits in memory, and its bound."""
         (place, strategy), found = task, _Outcome()
-        candidate = self.candidates[place[0]]
-        if strategy is None:
-            for n, fits in enumerate(self._fitting(candidate, found)):
-                least = least_time(compiler_of(fits, self.assumed))
-                found.least[place[0], n] = fits.strategy, least
+        if not isinstance(strategy, Strategy):
+            self._try(place, strategy, found)
         else:
-            ready = self._prepared(strategy, candidate.batch)
+            ready = self._prepared(strategy, self.candidates[place[0]].batch)
             simulation = run_prepared(ready, self.assumed)
             found.simulations[place] = replace(simulation.without_activities(), graph=_NOT_SENT)
         return found
@@ -207,15 +217,15 @@ class _Search:
         (ZeRO-3) leaves too little memory for the activations.
         """
         found = _Outcome()
-        waiting: list[tuple[float, Place, Strategy | None]] = []
+        waiting: list[tuple[float, Place, Strategy | Sequence[Strategy]]] = []
         beaten: dict[Place, tuple[str, float]] = {}
         running: dict[Future[_Outcome], Place] = {}
         values: list[float] = []
 
-        def add(place: Place, strategy: Strategy, least: Least, *, fits: bool) -> None:
-            beaten[place] = text_of(strategy), least.step_s
-            bound = steady(self.value(*least))
-            heapq.heappush(waiting, (bound, place, strategy if fits else None))
+        def add(place: Place, work: Strategy | Sequence[Strategy], least: Least) -> None:
+            first = work if isinstance(work, Strategy) else work[0]
+            beaten[place] = text_of(first), least.step_s
+            heapq.heappush(waiting, (steady(self.value(*least)), place, work))
 
         def may_be_best(bound: float) -> bool:
             return top is None or len(values) < top or bound <= values[top - 1] * (1 + _ROUNDING)
@@ -236,31 +246,28 @@ class _Search:
                 candidate = self.candidates[number]
                 least = self._bound(candidate, found)
                 if least is not None:
-                    add((number, 0), candidate.by_micro_batches[0], least, fits=False)
+                    add((number, 0), candidate.by_micro_batches, least)
 
         for grid in groups:
             add_next(grid)
         with workers(self.outcome, processes) as submit:
             while True:
                 while waiting and len(running) < processes and may_be_best(waiting[0][0]):
-                    _, place, strategy = heapq.heappop(waiting)
-                    running[submit((place, strategy))] = place
+                    _, place, work = heapq.heappop(waiting)
+                    running[submit((place, work))] = place
                 if not running:
                     break
                 for future in wait(running, return_when=FIRST_COMPLETED).done:
                     outcome, done = future.result(), running.pop(future)
                     del beaten[done]
                     candidate = self.candidates[done[0]]
-                    fitting = [strategy for strategy, _ in outcome.least.values()]
-                    activations_too_large = (
-                        candidate.by_micro_batches[0].tree.zero == 3
-                        and not outcome.simulations
-                        and all(one.tree.recompute for one in fitting)
+                    activations_too_large = candidate.by_micro_batches[0].tree.zero == 3 and not (
+                        outcome.simulations or outcome.least or done[1]
                     )
                     if activations_too_large:
                         add_next(candidate.grid, candidate.context)
-                    for place, (strategy, least) in outcome.least.items():
-                        add(place, strategy, least, fits=True)
+                    for place, (work, least) in (outcome.least | outcome.untried).items():
+                        add(place, work, least)
                     for place, simulation in outcome.simulations.items():
                         bisect.insort(values, value_of(simulation))
                         found.simulations[place] = replace(simulation, graph=self.graph)
@@ -291,6 +298,7 @@ def search(
     top: int | None = None,
     value: Value = _seconds,
     processes: int | None = None,
+    others: bool = True,
 ) -> Ranking:
     """Rank the candidates that fit in memory, by their step time or another value.
 
@@ -305,6 +313,8 @@ def search(
             ``None``: all.
         value: function by which strategies are ranked, the least value first.
         processes: number of processes that share the work. By default, a large search uses all cores.
+        others: whether the strategies that are not among the best are described. If not, fewer of them are
+            looked at.
 
     Raises:
         JoulecastError: no strategy divides this batch over these devices; or a process was ended from
@@ -318,7 +328,11 @@ def search(
         work = sum(each.pipeline * each.micro_batches for each in plainest)
         processes = usable_cores() if top is not None and work >= WORTH_PROCESSES else 1
     with no_cycles():
-        found = _Search(graph, platform, known, assumed, tried, value).best(top, processes)
+        asked = _Search(graph, platform, known, assumed, tried, value, others)
+        found = asked.best(top, processes)
+        if not (found.feasible or others):
+            # The reasons are wanted.
+            found = replace(asked, others=True).best(top, processes)
     if not (found.feasible or found.out_of_memory):
         why = next(iter(found.impossible.values()), "no data-parallel size divides the batch")
         raise JoulecastError(

@@ -134,7 +134,10 @@ def find_fastest(machine: Machine, devices: int, batch: int) -> Simulation | str
     assumed = Assumptions(training=machine.training)
     try:
         ranking = search(
-            machine.graph, machine.platform, devices, batch, machine.costs, assumed, 1, processes=1
+            *(machine.graph, machine.platform, devices, batch, machine.costs, assumed),
+            top=1,
+            processes=1,
+            others=False,
         )
     except JoulecastError as error:
         return str(error)
