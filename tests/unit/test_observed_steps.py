@@ -433,7 +433,7 @@ class _Batch:
     [
         (np.zeros((8, 3)), 8),
         ({"ids": np.zeros((4, 7)), "labels": np.zeros(4)}, 4),
-        (["text", (np.zeros((2, 1)), 5)], 2),
+        (["text", {"x": (np.zeros((2, 1)), 5), "y": np.zeros(2)}], 2),
         (_Batch(x=np.zeros((6, 2))), 6),
         (["text", 5], None),
         (_Batch(shape=3), None),
@@ -444,6 +444,8 @@ class _Batch:
         (_Batch(_values=np.zeros(9), _lengths=np.zeros(4)), None),
         # Images, and the boxes in each of them.
         ((np.zeros((2, 3, 8, 8)), [{"boxes": np.zeros((5, 4)), "labels": np.zeros(5)}] * 2), 2),
+        # Images of several sizes.
+        (([np.zeros((3, 8, 9)), np.zeros((3, 8, 8))], [{"boxes": np.zeros((5, 4))}] * 2), None),
         # A graph: its nodes and its edges.
         (
             _Batch(

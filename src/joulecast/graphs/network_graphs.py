@@ -37,26 +37,26 @@ def _plain(name: str) -> str:
 
 def network_file(graph: str) -> Path | None:
     """The file of a network, if ``graph`` is the path of a file, or the name of a training that `measure`
-    captured. ``None`` otherwise.
-
-    Raises:
-        JoulecastError: the training of this name has no captured network.
-    """
+    captured. ``None`` otherwise."""
     if is_path(graph, (".json",)) and not graph.startswith("hf:"):
         return Path(graph)
     name = _plain(graph)
     if ":" in name or name in names() or is_by_numbers(name):
         return None
-    records = measured_records(graph)
-    captured = [folder / NETWORK for folder in records if (folder / NETWORK).is_file()]
-    if records and not captured:
+    captured = [folder / NETWORK for folder in measured_records(graph)]
+    return next((path for path in reversed(captured) if path.is_file()), None)
+
+
+def _require_captured(training: str) -> None:
+    """Raise an error if there is a training of this name, because its network was not captured."""
+    records = measured_records(training)
+    if records:
         remarks = read_info(records[-1]).remarks
         why = next((each for each in remarks if "not captured" in each), "it ran without --capture")
         raise JoulecastError(
-            f"{graph}: this training has no captured network ({why}); run it again with `joulecast measure "
-            "--capture`, or take `joulecast capture`"
+            f"{training}: this training has no captured network ({why}); run it again with `joulecast "
+            "measure --capture`, or take `joulecast capture`"
         )
-    return captured[-1] if captured else None
 
 
 def graph_origin(
@@ -104,6 +104,8 @@ def op_graph(graph: str, attention: Attention | None = None, half: bool = False)
     """
     file, name = network_file(graph), _plain(graph)
     if file is None and graph_origin(name, attention) == "numbers":
+        if not is_by_numbers(name):
+            _require_captured(graph)
         return transformer(parse_network(name, names()), name, attention or "fused", half)
     return _with_attention(read_graph(file or _SHIPPED / f"{name}.json"), attention)
 

@@ -38,9 +38,11 @@ def _folders(given: Path) -> list[Path]:
 
     A campaign's results also have runs of others (``metered``), which are no part of the campaign.
     """
-    parts = ("records", "imported") if (given / "records").is_dir() else (".",)
-    if found := [given / part for part in parts if any((given / part).rglob("run.json"))]:
-        return found
+    if (given / "records").is_dir() and (given / "metered").is_dir():
+        imported = given / "imported"
+        return [given / "records", *([imported] if any(imported.rglob("run.json")) else [])]
+    if any(given.rglob("run.json")):
+        return [given]
     _check_is_no_log(given)
     if len(given.parts) != 1:
         if not given.exists() and not recorded_folder(given).exists():

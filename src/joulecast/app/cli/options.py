@@ -16,7 +16,6 @@ from joulecast.errors import JoulecastError
 from joulecast.measure.observer.request import MeasureRequest
 from joulecast.quantities import MOST_NODES
 from joulecast.report.advice.request import PlanRequest
-from joulecast.runs.folders import measured_records
 from joulecast.runs.request import Request, in_one_line, shell_name
 
 R = TypeVar("R", bound=Request)
@@ -78,10 +77,6 @@ def _request(model: type[R], given: dict[str, Any], name: str | None) -> R:
             raise JoulecastError(
                 f"{name} and --records: the NAME of a measured training stands for its records; give one of "
                 f"the two{network}"
-            )
-        if "network" in model.model_fields and Path(name).is_dir() and not measured_records(name):
-            raise JoulecastError(
-                f"{name}: is a folder; give it with --records, and one of its networks with --network"
             )
         given = {field: name for field in _FROM_NAME if field in model.model_fields} | given
     for field in _FROM_NAME:

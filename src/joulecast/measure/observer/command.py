@@ -58,9 +58,10 @@ class Command:
             # A terminal (Ctrl-C), `timeout` and SLURM send a signal to all processes, so to the command, too.
             # If we also sent it, the command would get it twice, such as while it saves a checkpoint.
             with suppress(subprocess.TimeoutExpired):
-                self._lookout.wait(_TO_ALL_S)
+                ended_by = -self._lookout.wait(_TO_ALL_S)
                 self._lookout = _new_lookout()
-                return
+                if ended_by == number:
+                    return
             with suppress(ProcessLookupError):
                 self._process.send_signal(number)
 
@@ -72,6 +73,8 @@ class Command:
         code = self._process.wait()
         for number, previous in self._previous.items():
             signal.signal(number, previous)
+        # It may be stopped.
+        self._lookout.kill()
         self._lookout.communicate()
         return code
 

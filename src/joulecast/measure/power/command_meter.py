@@ -243,20 +243,23 @@ def open_command(nodes: MeteredNodes) -> list[Meter]:
     remedy = "run the words of power.command by hand, on the node"
     if shutil.which(words[0]) is None:
         raise MeterUnavailable(f"command: there is no program {words[0]}", remedy)
+
+    def opened() -> list[Meter]:
+        return [
+            BackgroundMeter(
+                "command",
+                nodes.host_node,
+                SiteCommand(words).ask,
+                every_s=_EVERY_S,
+                identity=identity_of("command"),
+            )
+        ]
+
     # A management controller sometimes gives no answer. One failure must not cost a run its energy.
-    began_s = time.monotonic()
-    for tries_left in (2, 1, 0):
-        try:
-            return [
-                BackgroundMeter(
-                    "command",
-                    nodes.host_node,
-                    SiteCommand(words).ask,
-                    every_s=_EVERY_S,
-                    identity=identity_of("command"),
-                )
-            ]
-        except ReadFailed as error:
-            if not tries_left or time.monotonic() - began_s > TIMEOUT_S / 2:
-                raise MeterUnavailable(f"command: {error}", remedy) from None
-    raise AssertionError("the last try returns or raises")
+    with suppress(ReadFailed):
+        return opened()
+    time.sleep(_EVERY_S)
+    try:
+        return opened()
+    except ReadFailed as error:
+        raise MeterUnavailable(f"command: {error}", remedy) from None

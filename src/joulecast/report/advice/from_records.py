@@ -4,6 +4,7 @@ They are the rows of a forecast (:func:`joulecast.energy.forecast.answer_setting
 """
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -72,7 +73,8 @@ def campaign_of(known_runs: KnownRuns, network: str, platform: str | None) -> Ca
     found = sorted(set(trained.loc[trained["network"] == network, "platform"]))
     if not found:
         known = ", ".join(sorted(set(trained["network"].dropna().astype(str))))
-        raise JoulecastError(f"no record is of the network {network} (there are: {known})")
+        way_out = "; a folder is given with --records" if Path(network).is_dir() else ""
+        raise JoulecastError(f"no record is of the network {network} (there are: {known}){way_out}")
     if platform is None and len(found) > 1:
         raise JoulecastError(
             f"{network} was run on several platforms: {', '.join(found)}; name one with --platform"

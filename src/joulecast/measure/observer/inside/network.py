@@ -40,8 +40,11 @@ def _without_memory(value: Any) -> Any:
     return value
 
 
-def tensors_in(batch: Any) -> list[Any]:
-    """The tensors in a batch that have a length: those that are the least deep inside of it."""
+def tensors_in(batch: Any, inner_lists: bool = True) -> list[Any]:
+    """The tensors in a batch that have a length: those that are the least deep inside of it.
+
+    Without ``inner_lists``, lists inside of the batch are left out.
+    """
     level = [batch]
     for _ in range(_DEEPEST_TENSORS):
         tensors = [each for each in level if getattr(each, "shape", None) is not None]
@@ -49,6 +52,8 @@ def tensors_in(batch: Any) -> list[Any]:
             return found[:_MOST_TENSORS]
         parts = (_parts(each) for each in level if getattr(each, "shape", None) is None)
         level = list(islice(chain.from_iterable(parts), _MOST_PARTS))
+        if not inner_lists:
+            level = [each for each in level if not isinstance(each, (list, tuple))]
     return []
 
 
@@ -62,10 +67,11 @@ def _parts(batch: Any) -> Iterable[Any]:
 
 def samples_of(batch: Any) -> int | None:
     """Number of samples in a batch: the length of the first dimension of most of its tensors. ``None`` if no
-    length is that of more than half of them, as with graphs of several sizes."""
+    length is that of more than half of them, as with graphs of several sizes. (An inner list may have a
+    tensor for each sample.)"""
     # The batch may be of a class of the program, with attributes of any kind.
     with suppress(Exception):
-        lengths = Counter(int(tensor.shape[0]) for tensor in tensors_in(batch))
+        lengths = Counter(int(tensor.shape[0]) for tensor in tensors_in(batch, inner_lists=False))
         length, most = lengths.most_common(1)[0]
         return length if 2 * most > sum(lengths.values()) else None
     return None
@@ -128,7 +134,9 @@ class Network:
                     notes = self._called[self._depth]
                     notes.append((ref(called), records, given, named))
                     del notes[:-_MOST_CALLS]
-                    self._samples[id(called)] += (samples_of((given, named)) or 0) * records
+                    self._samples[id(called)] += (
+                        samples_of([*given, *named.values()]) or 0
+                    ) * records
             self._depth += 1
             try:
                 return own(called, *args, **kwargs)
